@@ -1,0 +1,1 @@
+//! taskgate: MCP tasks for MCP servers that have none.
