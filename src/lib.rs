@@ -5,4 +5,5 @@ pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod sse;
+pub mod task;
 pub mod upstream;

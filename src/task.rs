@@ -16,7 +16,9 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 
-pub use state::{Answer, Asked, Ending, Event, Question, State, Status};
+pub use ledger::{ApplyError, Finish, Ledger, NewTask, Observer, Transition};
+pub use state::{Answer, Asked, Ending, Event, Progress, Question, Refused, State, Status};
+pub use store::{Limits, Position, Quota, QuotaReason, Store, StoreError, Usage};
 
 /// A task's id: a version 4 UUID, 122 random bits (2025-11-25 tasks, "Task IDs"; "Security Considerations").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
