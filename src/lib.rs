@@ -4,4 +4,6 @@ pub mod clock;
 pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod seal;
+pub mod tenant;
 pub mod upstream;
