@@ -57,8 +57,12 @@ impl Sealer {
 
     /// One that seals with `key` and also opens what `previous` keys sealed.
     #[must_use]
-    pub fn new(key: [u8; KEY_LEN], previous: Vec<[u8; KEY_LEN]>) -> Self {
-        Self { current: Key::new(&key), previous: previous.iter().map(Key::new).collect(), random: SystemRandom::new() }
+    pub fn new(key: [u8; KEY_LEN], previous: impl IntoIterator<Item = [u8; KEY_LEN]>) -> Self {
+        Self {
+            current: Key::new(&key),
+            previous: previous.into_iter().map(|key| Key::new(&key)).collect(),
+            random: SystemRandom::new(),
+        }
     }
 
     /// A token for `plain`. One of more than [`MAX_PLAIN`] bytes makes a token that is never opened.
@@ -68,7 +72,6 @@ impl Sealer {
     /// # Panics
     /// When the system gives no random bytes.
     #[must_use]
-    #[expect(clippy::expect_used, reason = "the cipher refuses nothing but messages of 64 GiB")]
     pub fn seal(&self, purpose: Purpose, plain: &[u8]) -> String {
         let nonce: [u8; NONCE_LEN] = random_bytes(&self.random);
         let mut token = Vec::with_capacity(ID_LEN + NONCE_LEN + plain.len() + TAG_LEN);
@@ -114,7 +117,6 @@ impl fmt::Debug for Sealer {
 }
 
 impl Key {
-    #[expect(clippy::expect_used, reason = "the type has the key's length")]
     fn new(key: &[u8; KEY_LEN]) -> Self {
         let id = digest(&SHA256, key).as_ref().first_chunk().copied().unwrap_or_default();
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes"));
@@ -128,9 +130,8 @@ fn bound(purpose: Purpose, id: [u8; ID_LEN]) -> [u8; 1 + ID_LEN] {
     [purpose as u8, a, b, c, d]
 }
 
-#[expect(clippy::expect_used, reason = "a system without random bytes can't keep a secret; nothing may go on")]
 fn random_bytes<const N: usize>(random: &SystemRandom) -> [u8; N] {
     let mut bytes = [0; N];
-    random.fill(&mut bytes).expect("the system gives random bytes");
+    random.fill(&mut bytes).expect("a system without random bytes keeps no secrets");
     bytes
 }
