@@ -170,7 +170,8 @@ impl Metrics {
         self.routes.get(name).unwrap_or(&self.other_route)
     }
 
-    /// Counts a request that was turned away. Requests refused before the tenant is known count for the tenant "".
+    /// Counts a request that was turned away. A tenant that the configuration does not name counts as `other`, and so
+    /// does "" before the tenant is known.
     pub fn rejected(&self, tenant: &str, reason: RejectReason) {
         let (label, series) = match self.rejected.get_key_value(tenant) {
             Some((name, series)) => (&**name, series),
@@ -446,3 +447,6 @@ fn observe(histogram: Option<&Histogram>, took: Duration) {
         histogram.observe(took.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,3 +135,6 @@ fn random_bytes<const N: usize>(random: &SystemRandom) -> [u8; N] {
     random.fill(&mut bytes).expect("a system without random bytes keeps no secrets");
     bytes
 }
+
+#[cfg(test)]
+mod tests;
