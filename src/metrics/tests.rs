@@ -2,6 +2,9 @@ use super::*;
 
 use std::collections::BTreeSet;
 
+use super::label::{Era, Outcome, UpstreamOutcome};
+use crate::mcp::method::Method;
+
 fn metrics() -> Metrics {
     Metrics::new(&[Arc::from("reports"), Arc::from("maps")], &[Arc::from("default"), Arc::from("acme")])
 }
