@@ -222,3 +222,6 @@ fn is_loopback_name(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
         || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,7 +118,7 @@ impl fmt::Debug for Sealer {
 
 impl Key {
     fn new(key: &[u8; KEY_LEN]) -> Self {
-        let id = digest(&SHA256, key).as_ref().first_chunk().copied().unwrap_or_default();
+        let id = *digest(&SHA256, key).as_ref().first_chunk().expect("SHA-256 has 32 bytes");
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes"));
         Self { id, key }
     }
@@ -135,3 +135,6 @@ fn random_bytes<const N: usize>(random: &SystemRandom) -> [u8; N] {
     random.fill(&mut bytes).expect("a system without random bytes keeps no secrets");
     bytes
 }
+
+#[cfg(test)]
+mod tests;

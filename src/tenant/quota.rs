@@ -127,15 +127,16 @@ impl Rates {
     fn check<B: Bucket>(
         &self,
         tenant: &Arc<str>,
-        bucket: impl FnOnce(&Buckets) -> Option<&B>,
+        bucket: impl Fn(&Buckets) -> Option<&B>,
     ) -> Result<B::Admitted, RetryAfter> {
         if !self.any {
             return Ok(B::Admitted::default());
         }
-        let count = |buckets: &Buckets| bucket(buckets).map_or(Ok(B::Admitted::default()), |bucket| bucket.count());
+        let count = |buckets: &Buckets| bucket(buckets).map_or(Ok(B::Admitted::default()), B::count);
         match self.named.get(tenant) {
             Some(buckets) => count(buckets),
-            None if self.default.are_set() => count(&self.unnamed(tenant)),
+            // The crowd has the limits of every unnamed tenant, so it tells whether there is anything to count.
+            None if bucket(&self.crowd).is_some() => count(&self.unnamed(tenant)),
             None => Ok(B::Admitted::default()),
         }
     }
@@ -280,3 +281,6 @@ impl Clock for RuntimeClock {
         self.started.elapsed()
     }
 }
+
+#[cfg(test)]
+mod tests;
