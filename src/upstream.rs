@@ -3,6 +3,8 @@
 //! An upstream carries whole JSON-RPC messages and opaque bodies. It knows sessions and protocol versions of its own
 //! hop, and nothing of tasks, callers or quotas.
 
+pub mod stdio;
+
 use std::fmt;
 use std::sync::Arc;
 
