@@ -3,6 +3,7 @@
 //! What may happen to a task is decided in [`state`], kept in a [`store`], and changed only through the [`ledger`].
 //! Nothing here knows an upstream, a connection or a wire form.
 
+pub mod dialect;
 pub mod ledger;
 pub mod state;
 pub mod store;

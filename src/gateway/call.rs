@@ -71,6 +71,23 @@ pub enum Answer {
     Events(Body),
 }
 
+impl Call {
+    /// The same call with one member of its batch as the body.
+    #[must_use]
+    pub fn member(&self, body: Bytes) -> Self {
+        Self {
+            route: Arc::clone(&self.route),
+            principal: Arc::clone(&self.principal),
+            session: self.session.clone(),
+            version: self.version,
+            last_event_id: None,
+            accept: self.accept,
+            headers: self.headers.clone(),
+            body,
+        }
+    }
+}
+
 impl Answer {
     /// One message.
     #[must_use]

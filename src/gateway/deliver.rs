@@ -78,7 +78,8 @@ impl Deliveries {
     /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
     /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
     pub fn notify(&self, task: &Task, event: Bytes) {
-        let newest = |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
+        let newest =
+            |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
         let results = (0..).map_while(newest);
         let sent = results.into_iter().any(|events| events.try_send(event.clone()).is_ok());
         if sent {
@@ -123,7 +124,8 @@ impl Deliveries {
             None => Vec::new(),
         };
         if let Some(results) = self.results.get(&task.id) {
-            let permitted = |result: &&ResultStream| result.client.permit(&question.method, question.params.as_deref()).is_ok();
+            let permitted =
+                |result: &&ResultStream| result.client.permit(&question.method, question.params.as_deref()).is_ok();
             streams.extend(results.iter().rev().filter(permitted).map(|result| result.stream.clone()));
         }
         streams
@@ -181,7 +183,9 @@ impl Deliveries {
     /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
     pub fn void(&self, task: &Task, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
-            self.claims.entry(stream).and_modify(|claims| claims.retain(|c| c.task != task.id || c.number != question.number));
+            self.claims
+                .entry(stream)
+                .and_modify(|claims| claims.retain(|c| c.task != task.id || c.number != question.number));
             self.notify(task, void_event(task.id, question.number));
         }
     }
@@ -194,7 +198,10 @@ impl Deliveries {
 
 fn void_event(task: TaskId, number: u32) -> Bytes {
     let params = format!("{{\"requestId\":{}}}", raw_string(&core::question_id(task, number)));
-    sse::write_event(None, &jsonrpc::notification("notifications/cancelled", Some(&core::with_related(Some(&params), task))))
+    sse::write_event(
+        None,
+        &jsonrpc::notification("notifications/cancelled", Some(&core::with_related(Some(&params), task))),
+    )
 }
 
 fn question_message(task: TaskId, question: &Question) -> Bytes {

@@ -104,7 +104,9 @@ impl Fault {
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
-            Self::UpstreamUnreachable => "The server behind the gateway can't be reached; nothing was run. Try again later.",
+            Self::UpstreamUnreachable => {
+                "The server behind the gateway can't be reached; nothing was run. Try again later."
+            }
             Self::UpstreamProtocol => "The server behind the gateway gave an answer that the protocol does not allow.",
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
@@ -215,6 +217,13 @@ impl Rejection {
 }
 
 impl Kind {
+    /// Too many plain calls wait for the route's upstream.
+    #[must_use]
+    pub fn queue_full(route: &super::Route) -> Self {
+        let limit = u64::try_from(route.places.usage().waiting_plain).unwrap_or(u64::MAX);
+        Self::Quota { reason: "upstream_queue", limit, retry_after: QUOTA_RETRY }
+    }
+
     /// The same rejection as the answer to a request.
     #[must_use]
     pub fn answering(self, id: &Id) -> Rejection {
@@ -247,8 +256,13 @@ impl Kind {
                 ErrorObject::new(code::TOO_MANY_REQUESTS, "A limit of this tenant is reached; try again later.")
                     .with_data(&Limited { reason, limit: Some(*limit), retry_after_ms: millis(retry_after) })
             }
-            Self::Rate { reason, retry_after } => ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.")
-                .with_data(&Limited { reason, limit: None, retry_after_ms: millis(retry_after) }),
+            Self::Rate { reason, retry_after } => {
+                ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.").with_data(&Limited {
+                    reason,
+                    limit: None,
+                    retry_after_ms: millis(retry_after),
+                })
+            }
             Self::Fault(fault) => fault.to_error(),
             Self::Upstream { .. } => ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message()),
         }

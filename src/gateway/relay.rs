@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use crate::sse::{self, Event, Framer};
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
+use super::call::Answer;
 use super::rejection::{Chain, Fault, Kind};
 use super::session::CancelFlag;
 
@@ -33,7 +35,9 @@ const JOINED: usize = 64 * 1024;
 const YIELDS: u8 = 3;
 
 /// An upstream's answer on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Result<Reply, Kind>> + Send>>;
+pub type Sending = Pin<Box<dyn Future<Output = Result<(Reply, Places), Kind>> + Send>>;
+/// What a call keeps as long as the upstream works on it.
+pub type Places = Box<dyn Send>;
 /// Changes the `result` of the answer.
 pub type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -55,10 +59,21 @@ pub struct Plan {
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
     pub jobs: Jobs,
-    /// Whatever must be kept until the call is over: places, registrations, gauges.
-    pub held: Box<dyn Send>,
+    /// The call's registration in its session, until it is over.
+    pub registration: Box<dyn Send>,
+    /// Its places, once it has them.
+    pub places: Option<Places>,
     /// Called when the deadline passes.
     pub on_deadline: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Plan {
+    /// The message, with its result changed where that is the plan.
+    #[must_use]
+    pub fn rewritten(&self, message: Bytes) -> Bytes {
+        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
+        rewritten.unwrap_or(message)
+    }
 }
 
 enum Source {
@@ -100,6 +115,32 @@ impl Relay {
         Self::new(source, plan)
     }
 
+    /// Passes on messages, of which the first is there already.
+    #[must_use]
+    pub fn of_channel(first: Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
+        let mut relay = Self::new(Source::Channel(channel), plan);
+        relay.pass(&first);
+        relay
+    }
+
+    /// A stream of messages that are all there.
+    #[must_use]
+    pub fn of_messages(messages: Vec<Bytes>, last: Bytes) -> Answer {
+        let events: Vec<u8> =
+            messages.iter().chain([&last]).flat_map(|message| sse::write_event(None, message)).collect();
+        let body = http_body_util::Full::new(Bytes::from(events)).map_err(|never| match never {});
+        Answer::Events(body.boxed_unsync())
+    }
+
+    /// Passes on the rest of a stream that the client lost; which request it answers is not known here.
+    #[must_use]
+    pub fn of_resumed(body: Body, plan: Plan) -> Self {
+        let limit = plan.limit;
+        let mut relay = Self::new(Source::Events(body, Framer::new(limit)), plan);
+        relay.resumable = true;
+        relay
+    }
+
     /// Starts a stream of events for an answer that is not there yet.
     #[must_use]
     pub fn of_sending(sending: Sending, plan: Plan) -> Self {
@@ -126,9 +167,10 @@ impl Relay {
             match &mut self.source {
                 Source::Ended => return Poll::Ready(()),
                 Source::Waiting(sending) => match std::task::ready!(sending.as_mut().poll(cx)) {
-                    Ok(reply) => {
-                        let limit = self.plan.as_ref().map_or(0, |plan| plan.limit);
-                        self.source = Source::of(reply, limit);
+                    Ok((reply, places)) => {
+                        let Some(plan) = &mut self.plan else { return Poll::Ready(()) };
+                        plan.places = Some(places);
+                        self.source = Source::of(reply, plan.limit);
                     }
                     Err(kind) => self.fail(&kind),
                 },
@@ -350,9 +392,13 @@ impl Drop for Relay {
 
 async fn drain(source: Source, plan: Plan) {
     let reading = async {
+        let mut kept = None;
         let reply = match source {
             Source::Waiting(sending) => match sending.await {
-                Ok(reply) => reply,
+                Ok((reply, places)) => {
+                    kept.replace(places);
+                    reply
+                }
                 Err(_) => return,
             },
             Source::Raw(body) => Reply::Json(body),
@@ -362,9 +408,7 @@ async fn drain(source: Source, plan: Plan) {
             Source::Ended => return,
         };
         match reply {
-            Reply::Json(mut body) | Reply::Events(mut body) => {
-                while let Some(Ok(_)) = http_body_util::BodyExt::frame(&mut body).await {}
-            }
+            Reply::Json(mut body) | Reply::Events(mut body) => while let Some(Ok(_)) = body.frame().await {},
             Reply::Messages(mut channel) => while channel.recv().await.is_some() {},
             Reply::Accepted => {}
         }
@@ -395,9 +439,6 @@ impl Detached {
     }
 
     /// Waits for the reply at most until `limit`; then gives everything back.
-    ///
-    /// # Panics
-    /// Never: the parts leave only here, and `self` is consumed.
     pub async fn reply(mut self, limit: Instant) -> Waited {
         let cancelled_or_reply = std::future::poll_fn(|cx| {
             let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
@@ -409,7 +450,11 @@ impl Detached {
         let waited = tokio::time::timeout_at(limit, cancelled_or_reply).await;
         let parts = self.parts.take();
         match (waited, parts) {
-            (Ok(Some(result)), Some((_, plan))) => Waited::Replied(result, plan),
+            (Ok(Some(Ok((reply, places)))), Some((_, mut plan))) => {
+                plan.places = Some(places);
+                Waited::Replied(reply, plan)
+            }
+            (Ok(Some(Err(kind))), _) => Waited::Failed(kind),
             (Err(_), Some((sending, plan))) => Waited::Late(sending, plan),
             (Ok(_), _) | (Err(_), None) => Waited::Cancelled,
         }
@@ -418,8 +463,10 @@ impl Detached {
 
 /// What came of waiting for a reply.
 pub enum Waited {
-    /// It came, or failed.
-    Replied(Result<Reply, Kind>, Plan),
+    /// It came.
+    Replied(Reply, Plan),
+    /// There will be none.
+    Failed(Kind),
     /// It is late.
     Late(Sending, Plan),
     /// The client cancelled the request.

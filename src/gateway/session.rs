@@ -20,7 +20,7 @@ use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::version::ProtocolVersion;
 use crate::seal::{Purpose, Sealer};
-use crate::task::{SessionNumber, TaskId};
+use crate::task::{Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
@@ -85,9 +85,19 @@ pub struct Live {
     pub listening_refused: bool,
 }
 
+impl Live {
+    /// The tasks whose calls are held here, with their owners.
+    #[must_use]
+    pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
+        self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
+    }
+}
+
 /// A held call as the session knows it.
 #[derive(Debug, Clone)]
 pub struct Held {
+    /// Whose task it is.
+    pub owner: Arc<Owner>,
     /// Its progress token upstream, as JSON text; the same as its request id.
     pub token: Box<str>,
     /// Takes messages for it that arrive elsewhere than on its own stream.
@@ -260,8 +270,8 @@ impl Sessions {
         session.ended.cancel();
         let mut live = session.live();
         live.streams.clear();
-        if let Some(listener) = live.listener.take_if(|_| live.unfinished == 0) {
-            listener.cancel();
+        if live.unfinished == 0 {
+            live.listener.take().iter().for_each(CancellationToken::cancel);
         }
         true
     }
@@ -369,6 +379,3 @@ fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
     };
     Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))
 }
-
-#[cfg(test)]
-mod tests;

@@ -61,8 +61,9 @@ pub fn task(task: &Task) -> String {
 /// is one ("Creating Tasks"; "Model Immediate Response").
 #[must_use]
 pub fn create_result(created: &Task, immediate_response: Option<&str>) -> String {
-    let immediate =
-        immediate_response.map(|text| format!(",\"{MODEL_IMMEDIATE_RESPONSE}\":{}", raw_string(text))).unwrap_or_default();
+    let immediate = immediate_response
+        .map(|text| format!(",\"{MODEL_IMMEDIATE_RESPONSE}\":{}", raw_string(text)))
+        .unwrap_or_default();
     format!("{{\"task\":{},\"_meta\":{{\"{RELATED_TASK}\":{}{immediate}}}}}", task(created), related(created.id))
 }
 
@@ -102,7 +103,11 @@ pub fn without_related(object: &str) -> String {
         return object.to_owned();
     }
     meta.remove(RELATED_TASK);
-    if meta.is_empty() { parsed.remove("_meta") } else { parsed.set("_meta", meta.to_json()) };
+    if meta.is_empty() {
+        parsed.remove("_meta")
+    } else {
+        parsed.set("_meta", meta.to_json())
+    };
     parsed.to_json()
 }
 
@@ -159,7 +164,15 @@ mod tests {
         assert_eq!(millis(r#"{"ttl":1.5}"#), Ok(Some(1)));
         assert_eq!(millis(r#"{"ttl":60000}"#), Ok(Some(60_000)));
         assert_eq!(millis(r#"{"ttl":1e308}"#), Ok(Some(u128::from(u64::MAX))));
-        for wrong in [r#"{"ttl":-1}"#, r#"{"ttl":"60000"}"#, r#"{"ttl":[]}"#, r#"{"ttl":true}"#, r#"{"ttl":1,"ttl":2}"#, "[]", "5"] {
+        for wrong in [
+            r#"{"ttl":-1}"#,
+            r#"{"ttl":"60000"}"#,
+            r#"{"ttl":[]}"#,
+            r#"{"ttl":true}"#,
+            r#"{"ttl":1,"ttl":2}"#,
+            "[]",
+            "5",
+        ] {
             assert!(requested_ttl(wrong).is_err(), "{wrong}");
         }
     }
