@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod downstream;
 pub mod gateway;
 pub mod jobs;
 pub mod jsonrpc;

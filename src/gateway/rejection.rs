@@ -200,6 +200,12 @@ impl Rejection {
         }
     }
 
+    /// Whether the upstream itself answered with this error.
+    #[must_use]
+    pub fn is_upstreams_own(&self) -> bool {
+        matches!(self.kind, Kind::Upstream { .. })
+    }
+
     /// What `Retry-After` says, if the status calls for it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
