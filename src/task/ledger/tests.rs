@@ -280,6 +280,30 @@ async fn a_wait_that_begins_as_the_task_ends_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_begins_as_the_upstream_asks_is_not_lost() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    let id = create(&ledger).await.id;
+    let start = Arc::new(tokio::sync::Barrier::new(2));
+    for _ in 0..10_000 {
+        let waiting = {
+            let (ledger, start) = (ledger.clone(), start.clone());
+            let asked = |task: &Task| task.state.status() == Status::InputRequired;
+            jobs.spawn("waiter", async move {
+                start.wait().await;
+                ledger.wait(&alice(), id, asked).await.unwrap().unwrap()
+            })
+        };
+        start.wait().await;
+        ledger.apply(&alice(), id, ask(1)).await.unwrap();
+        // Nothing else will change the task, so a lost wake-up would be for ever.
+        let woken = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        assert_eq!(woken.unwrap().unwrap().state.questions().len(), 1);
+        ledger.apply(&alice(), id, Event::Settle { upstream_id: Id::number(1) }).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_one_of_300_waiters_is_woken() {
     let ledger = ledger();
     let jobs = Jobs::default();
