@@ -325,3 +325,6 @@ impl Asked {
         Ok(number)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub(crate) mod contract;
+#[cfg(test)]
+pub(crate) mod faulty;
 pub mod memory;
 mod watching;
 
