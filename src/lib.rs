@@ -1,1 +1,3 @@
 //! taskgate: MCP tasks for MCP servers that have none.
+
+pub mod config;
