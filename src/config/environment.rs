@@ -113,3 +113,28 @@ impl<'a> Reference<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_the_braces_of_references_are_swapped() {
+        assert_eq!(mask("{a: ${B}, c: ${D:-e f}}"), "{a: $\u{FDD0}B\u{FDD1}, c: $\u{FDD0}D:-e f\u{FDD1}}");
+        for text in ["{a: b}", "${", "${a b}", "${A\n}", "${A:-{}}", "$ {A}"] {
+            assert_eq!(mask(text), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn masking_keeps_every_place(text in "[${}A:\\-\n ü]{0,40}") {
+            let masked = mask(&text);
+            prop_assert_eq!(masked.chars().count(), text.chars().count());
+            prop_assert_eq!(masked.matches('\n').count(), text.matches('\n').count());
+            prop_assert_eq!(unmask(&masked).into_owned(), text.clone());
+        }
+    }
+}

@@ -63,3 +63,56 @@ impl fmt::Display for Glob {
         f.write_str(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        Glob::parse(pattern).unwrap().matches(name)
+    }
+
+    #[test]
+    fn stars_and_question_marks() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("*", "abc"),
+            ("a*", "a"),
+            ("a*c", "abbc"),
+            ("a?c", "a\u{fc}c"),
+            ("*b*", "abc"),
+            ("**", ""),
+            ("a*a*a", "aaa"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a", "b"), ("a", "ab"), ("?", ""), ("a*c", "abb"), ("a*a*a", "aa"), ("A", "a"), ("[a]", "a")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn many_stars_take_no_time() {
+        assert!(!matches(&"*a".repeat(128), &format!("{}b", "a".repeat(100_000))));
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_definition_says(pattern in "[ab*?]{1,8}", name in "[ab]{0,8}") {
+            fn defined(pattern: &[u8], name: &[u8]) -> bool {
+                match (pattern, name) {
+                    ([], []) => true,
+                    ([b'*', rest @ ..], _) => (0..=name.len()).any(|skip| defined(rest, &name[skip..])),
+                    ([b'?', rest @ ..], [_, name @ ..]) => defined(rest, name),
+                    ([first, rest @ ..], [letter, name @ ..]) => first == letter && defined(rest, name),
+                    _ => false,
+                }
+            }
+            prop_assert_eq!(matches(&pattern, &name), defined(pattern.as_bytes(), name.as_bytes()));
+        }
+    }
+}

@@ -59,7 +59,7 @@ impl Node {
 #[derive(Debug, Clone)]
 pub(super) struct Place<'a> {
     pub(super) node: Option<&'a Node>,
-    /// Of the value, or of the nearest one above that the file has.
+    /// Of the value, its key, or the nearest value above that the file has.
     pub(super) position: Option<Position>,
     pub(super) path: String,
 }
@@ -77,8 +77,9 @@ impl<'a> Place<'a> {
             _ => None,
         };
         let Some(entry) = entry else { return Self { node: None, position: self.position, path } };
-        // An empty value has no place of its own.
-        let position = if entry.value.is_null() { entry.key_position } else { entry.value.position };
+        // An empty value has no place of its own, and what is wrong with a section of lines is said at its key.
+        let at_key = entry.value.is_null() || entry.value.position.line > entry.key_position.line;
+        let position = if at_key { entry.key_position } else { entry.value.position };
         Self { node: Some(&entry.value), position: Some(position), path }
     }
 
@@ -227,6 +228,10 @@ impl Reader<'_> {
 
     fn start(&mut self, content: Content, anchor: usize, position: Position) -> Result<(), Fatal> {
         self.count(1, position)?;
+        // The parser bounds brackets and indentation; `[: : :` nests without either.
+        if self.open.len() >= MAX_DEPTH {
+            return Err((position, format!("values nest deeper than {MAX_DEPTH} levels")));
+        }
         let values_before = self.values - 1;
         self.open.push(Open { position, anchor, content, values_before, height: 0 });
         Ok(())

@@ -24,6 +24,11 @@ impl ByteSize {
         self.0
     }
 
+    /// The number of bytes, as far as memory can be counted.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
     /// `64KiB`, or `65536` for bytes. More than 1 TiB is refused.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let expected = || not_a("size such as `64KiB`, `16MiB` or `1GiB`", text);
@@ -163,4 +168,59 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 fn not_a(what: &str, found: &str) -> String {
     format!("expected a {what}, found {}", quote(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_have_one_unit() {
+        let read = |text| parse_duration(text).ok().map(|duration| duration.as_millis());
+        assert_eq!(
+            ["500ms", "30s", "15m", "24h", "0s", "007s"].map(read),
+            [500, 30_000, 900_000, 86_400_000, 0, 7_000].map(Some)
+        );
+        assert_eq!(
+            ["", "s", "1", "1d", "1 s", " 1s", "1s ", "1.5s", "+1s", "1S", "1h1m", "\u{661}s"].map(read),
+            [None; 12]
+        );
+        let too_much = parse_duration("99999999999999999999999999h").unwrap_err();
+        assert_eq!(too_much, "`99999999999999999999999999h` is more than ten years");
+        assert!(parse_duration("87600h").is_ok() && parse_duration("87601h").is_err());
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_binary_units() {
+        let read = |text| ByteSize::parse(text).ok().map(ByteSize::bytes);
+        assert_eq!(["0", "7", "7B", "64KiB", "16MiB", "1GiB"].map(read), [0, 7, 7, 65_536, 1 << 24, 1 << 30].map(Some));
+        assert_eq!(["", "KiB", "1KB", "1k", "1 KiB", "-1", "1.5MiB", "1kib"].map(read), [None; 8]);
+        assert_eq!(read("1024GiB"), Some(BIGGEST));
+        assert!(ByteSize::parse("18446744073709551616KiB").is_err());
+    }
+
+    #[test]
+    fn rates_have_a_period() {
+        let rate = Rate::parse("20/m").unwrap();
+        assert_eq!(
+            (rate.count().get(), rate.period(), rate.interval()),
+            (20, Duration::from_mins(1), Duration::from_secs(3))
+        );
+        assert_eq!(Rate::parse("1000000/s").unwrap().interval(), Duration::from_micros(1));
+        for bad in ["", "5", "/s", "0/s", "1000001/s", "5/h", "5 /s", "1.5/s", "-1/s"] {
+            assert!(Rate::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_can_be_read(number in 0..u64::MAX) {
+            let duration = Duration::from_millis(number % 315_360_000_000);
+            prop_assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));
+            let size = ByteSize::new(number % BIGGEST);
+            prop_assert_eq!(ByteSize::parse(&size.to_string()), Ok(size));
+        }
+    }
 }

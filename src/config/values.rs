@@ -179,11 +179,12 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
 }
 
 pub(super) fn header_value(text: &str) -> Result<HeaderValue, &'static str> {
-    let value = HeaderValue::from_str(text).map_err(|_| "a header's value has only visible ASCII characters")?;
-    if text.trim() != text {
-        return Err("a header's value must not begin or end with spaces");
+    let value = HeaderValue::from_str(text).ok().filter(|value| value.to_str().is_ok());
+    match value {
+        None => Err("a header's value has only visible ASCII characters"),
+        Some(_) if text.trim() != text => Err("a header's value must not begin or end with spaces"),
+        Some(value) => Ok(value),
     }
-    Ok(value)
 }
 
 /// Checks a program and its arguments.
