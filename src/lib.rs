@@ -1,7 +1,11 @@
 //! taskgate: MCP tasks for MCP servers that have none.
 
 pub mod admin;
+pub mod cli;
+pub mod client;
 pub mod clock;
+pub mod config;
+pub mod demo;
 pub mod downstream;
 pub mod gateway;
 pub mod jobs;
