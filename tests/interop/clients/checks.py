@@ -42,6 +42,8 @@ async def check(name: str, body: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(LIMIT):
             await body()
     except Exception as failure:  # whatever went wrong is the check's result
+        while isinstance(failure, ExceptionGroup):
+            failure = failure.exceptions[0]
         line = {"check": name, "status": "failed", "detail": f"{type(failure).__name__}: {failure}"}
     print(json.dumps(line, ensure_ascii=False), flush=True)
 

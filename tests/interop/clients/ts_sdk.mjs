@@ -50,7 +50,20 @@ async function viaTask({ tasks }, call, extra = {}) {
     if (message.type === 'result') seen.result = message.result
     if (message.type === 'error') seen.error = message.error
   }
+  if (!seen.task) throw seen.error ?? new Error('answered without a task')
   return seen
+}
+
+/** Starts a task and leaves its stream when `signal` says so, or at once where none is given. */
+function start(connection, call, signal) {
+  const controller = new AbortController()
+  return new Promise((resolve, reject) => {
+    const oncreated = (task) => {
+      resolve(task.taskId)
+      if (!signal) setImmediate(() => controller.abort())
+    }
+    viaTask(connection, call, { signal: signal ?? controller.signal, oncreated }).catch(reject)
+  })
 }
 
 /** Either the result or the error of a request, so that both can be compared. */
@@ -106,9 +119,7 @@ await check('progress reaches the caller of a task', async () => {
 
 await check('a cancelled task stays cancelled', async () => {
   const controller = new AbortController()
-  const taskId = await new Promise((resolve, reject) => {
-    viaTask(there, tools.cancel, { signal: controller.signal, oncreated: (task) => resolve(task.taskId) }).catch(reject)
-  })
+  const taskId = await start(there, tools.cancel, controller.signal)
   const cancelled = await there.tasks.cancelTask(taskId)
   expect(cancelled.status === 'cancelled', `cancel answered ${cancelled.status}`)
   expect((await there.tasks.getTask(taskId)).status === 'cancelled', 'not cancelled when read again')
@@ -118,15 +129,7 @@ await check('a cancelled task stays cancelled', async () => {
 })
 
 await check('leaving the stream does not end the task', async () => {
-  const controller = new AbortController()
-  let taskId
-  await viaTask(there, tools.steps, {
-    signal: controller.signal,
-    oncreated: (task) => {
-      taskId = task.taskId
-      setImmediate(() => controller.abort())
-    },
-  })
+  const taskId = await start(there, tools.steps)
   const result = await there.tasks.getTaskResult(taskId, CallToolResultSchema)
   expectSame(withoutRelatedTask(result), await direct.client.callTool(tools.steps), 'result')
 })
@@ -180,14 +183,7 @@ await check('an unknown task is refused', async () => {
 
 await check('a task outlives the session that made it', async () => {
   const first = await connect(options.url, options.key)
-  const taskId = await new Promise((resolve, reject) => {
-    const controller = new AbortController()
-    const oncreated = (task) => {
-      resolve(task.taskId)
-      setImmediate(() => controller.abort())
-    }
-    viaTask(first, tools.steps, { signal: controller.signal, oncreated }).catch(reject)
-  })
+  const taskId = await start(first, tools.steps)
   await first.leave()
   const result = await there.tasks.getTaskResult(taskId, CallToolResultSchema)
   expectSame(withoutRelatedTask(result), await direct.client.callTool(tools.steps), 'result')
@@ -239,3 +235,4 @@ if (options['other-key'] !== undefined) {
 
 await there.leave()
 await direct.leave()
+process.exit() // a check that failed may have left a connection open

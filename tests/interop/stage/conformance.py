@@ -5,6 +5,7 @@ same id in the same scenario. A scenario that throws leaves no checks behind and
 """
 
 import json
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -20,6 +21,7 @@ from stage.report import Report
 REVISION = "2025-11-25"
 PASSING = 84  # over the fixture alone; fewer would mean that the fixture, or the suite, has changed
 SUITE_LIMIT = 300
+NAMED = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")  # how the suite names a scenario's folder
 STEPS = {f"conformance {REVISION}, delay {delay} ms": delay for delay in (0, 400)}
 
 
@@ -84,7 +86,7 @@ def _run_suite(url: str, output: Path) -> Checks:
     counts: Counter[tuple[str, str, str]] = Counter()
     messages: dict[tuple[str, str], str] = {}
     for path in sorted(output.glob("server-*/checks.json")):
-        scenario = path.parent.name.removeprefix("server-").rsplit("-20", 1)[0]  # the name ends with the time
+        scenario = NAMED.fullmatch(path.parent.name)[1]
         for check in json.loads(path.read_text(encoding="utf-8")):
             counts[scenario, check["id"], check["status"]] += 1
             if check.get("errorMessage"):

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
+DETAIL = 700
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -18,6 +19,7 @@ class Report:
     def add(self, where: str, check: str, status: str, detail: str = "") -> None:
         if status == "skipped" and IN_CI:
             status, detail = "failed", f"skipped, which CI does not allow: {detail}"
+        detail = " ".join(detail.split())[:DETAIL]
         line = f"{where}: {check}" + (f": {detail}" if detail else "")
         match status:
             case "passed":

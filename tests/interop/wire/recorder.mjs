@@ -42,8 +42,9 @@ function responseReader(contentType, line) {
     push: (chunk) => chunks.push(chunk),
     end() {
       const text = Buffer.concat(chunks).toString('utf8')
+      if (text === '') return
       if (contentType.startsWith('application/json')) writeMessages(text, { ...line, via: 'json' })
-      else if (text !== '') write({ ...line, kind: 'message', other: text.slice(0, 1000) })
+      else write({ ...line, kind: 'message', other: text.slice(0, 1000) })
     },
   }
 }

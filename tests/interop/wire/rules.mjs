@@ -19,7 +19,8 @@ function* shownTasks(entries) {
     if (message?.method === 'notifications/tasks/status') yield { task: message.params, entry }
     if (message?.result === undefined || !asked) continue
     const { method } = asked.message
-    if (isTaskCall(asked)) yield { task: message.result.task, entry, created: true }
+    // A result without a task is found by the schema.
+    if (isTaskCall(asked) && message.result.task) yield { task: message.result.task, entry, created: true }
     if (method === 'tasks/get' || method === 'tasks/cancel') yield { task: message.result, entry }
     if (method === 'tasks/list') for (const task of message.result.tasks ?? []) yield { task, entry }
   }

@@ -43,6 +43,9 @@ export const schema = cutOut()
 export const digest = createHash('sha256').update(JSON.stringify(schema)).digest('hex')
 if (digest !== DIGEST) throw new Error(`the schema of 2025-11-25 has changed: digest ${digest}`)
 
+// The published schema.json says integer where schema.ts of the same revision says number; the next revision mends it.
+for (const member of ['default', 'minimum', 'maximum']) schema.$defs.NumberSchema.properties[member].type = 'number'
+
 const ajv = new Ajv2020({ strict: false, allErrors: false })
 addFormats(ajv)
 ajv.addSchema(schema, 'mcp')
