@@ -45,8 +45,7 @@ const DIRECT: &str = "direct";
 pub(crate) const FLOOR: &str = "floor";
 const NGINX: &str = "nginx";
 const TASKGATE: &str = "taskgate";
-const FLOOR_CALLS: &str = "floor, plain calls";
-const TASKGATE_CALLS: &str = "taskgate, plain calls";
+const TASKGATE_SMALL: &str = "taskgate, small calls";
 
 const KB: Over = Over::Unit(1e3);
 const MB: Over = Over::Unit(1e6);
@@ -213,12 +212,12 @@ fn life() -> Case {
         },
         runs: vec![
             Run {
-                label: FLOOR_CALLS,
+                label: FLOOR,
                 target: Target::Floor,
                 action: calls,
             },
             Run {
-                label: TASKGATE_CALLS,
+                label: TASKGATE_SMALL,
                 target: Target::Taskgate,
                 action: calls,
             },
@@ -232,19 +231,19 @@ fn life() -> Case {
             Judged {
                 what: "CPU per life, in small calls of the floor",
                 figure: (TASKGATE, Figure::Cpu),
-                over: Over::Run(FLOOR_CALLS, Figure::Cpu),
+                over: Over::Run(FLOOR, Figure::Cpu),
                 at_most: 5.0,
             },
             Judged {
-                what: "handle's p99, of a plain call's through taskgate",
+                what: "handle's p99, of a small call's through taskgate",
                 figure: handle,
-                over: Over::Run(TASKGATE_CALLS, Figure::P99),
+                over: Over::Run(TASKGATE_SMALL, Figure::P99),
                 at_most: 2.0,
             },
             Judged {
-                what: "handle's p99, of a plain call's through the floor",
+                what: "handle's p99, of a small call's through the floor",
                 figure: handle,
-                over: Over::Run(FLOOR_CALLS, Figure::P99),
+                over: Over::Run(FLOOR, Figure::P99),
                 at_most: 2.0,
             },
         ],

@@ -4,7 +4,11 @@
 //! compare and a load generator, and prints medians of interleaved rounds beside the targets. It asserts no time:
 //! a figure missed is printed as missed. `docs/performance.md` says what each figure means.
 
-#![expect(clippy::print_stdout, reason = "a bench is read where it is run")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench is read where it is run"
+)]
 
 mod cases;
 mod child;
@@ -22,7 +26,7 @@ mod tasks;
 mod upstream;
 mod window;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -40,7 +44,7 @@ struct Arguments {
     /// Smoke run: seconds instead of minutes, figures that mean nothing
     #[arg(long)]
     quick: bool,
-    /// Only the cases whose name contains this; may be given more than once
+    /// Only the case of this name, or those whose names hold it; may be given more than once
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
     /// Rounds of every case; the figures are medians over them
@@ -81,8 +85,17 @@ enum Role {
     Load { plan: String },
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match act(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(arguments: Arguments) -> Result<()> {
     match arguments.role {
         // One thread each, so that on few cores the proxy in the middle is what has to be shared out.
         Some(Role::Upstream) => one_thread()?.block_on(upstream::run()),

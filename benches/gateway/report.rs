@@ -54,10 +54,8 @@ pub(crate) fn case(case: &Case, rounds: &[Round], options: &Options) {
         case.title,
         rounds.len()
     );
-    let columns: Vec<_> = columns(case.unit)
-        .into_iter()
-        .filter(|column| seen(rounds, column.figure))
-        .collect();
+    let mut columns = columns(case.unit);
+    columns.retain(|column| column.is_seen(rounds));
     let mut head = format!("  {:<22}", "");
     for column in &columns {
         head += &format!("{:>width$}", column.title, width = column.width());
@@ -95,6 +93,9 @@ pub(crate) fn verdicts(case: &Case, rounds: &[Round]) -> Vec<Verdict> {
 
 /// Prints all targets beside what was measured.
 pub(crate) fn summary(verdicts: &[Verdict]) {
+    if verdicts.iter().all(|verdict| verdict.spread.is_none()) {
+        return;
+    }
     println!(
         "{:<12}{:<58}{:>24}{:>10}",
         "target", "", "median [low-high]", "at most"
@@ -129,13 +130,6 @@ fn value(round: &Round, run: &str, figure: Figure) -> Option<f64> {
     round.get(run)?.get(&figure).copied()
 }
 
-fn seen(rounds: &[Round], figure: Figure) -> bool {
-    rounds
-        .iter()
-        .flat_map(|round| round.values())
-        .any(|sample| sample.contains_key(&figure))
-}
-
 /// A figure, or its ratio to the same figure of another run.
 struct Column {
     title: String,
@@ -146,6 +140,16 @@ struct Column {
 }
 
 impl Column {
+    fn is_seen(&self, rounds: &[Round]) -> bool {
+        let has = |round: &Round| match self.over {
+            Some(over) => value(round, over, self.figure).is_some(),
+            None => round
+                .values()
+                .any(|sample| sample.contains_key(&self.figure)),
+        };
+        rounds.iter().any(has)
+    }
+
     fn width(&self) -> usize {
         self.title
             .len()

@@ -85,14 +85,9 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     }
     let mut summary = Vec::new();
     let mut failed = Vec::new();
-    for mut case in cases::all(options) {
-        let wanted = options.cases.is_empty()
-            || options
-                .cases
-                .iter()
-                .any(|name| case.name.contains(name.as_str()));
+    for mut case in wanted(options)? {
         case.runs.retain(|run| targets.contains(&run.target));
-        if !wanted || case.runs.is_empty() {
+        if case.runs.is_empty() {
             continue;
         }
         match rounds(&case, options).await {
@@ -112,6 +107,28 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     } else {
         bail!("not measured: {}", failed.join(", "))
     }
+}
+
+/// The cases of that name, or else those whose names hold it.
+fn wanted(options: &Options) -> Result<Vec<Case>> {
+    let mut cases = cases::all(options);
+    let exact: Vec<_> = cases.iter().map(|case| case.name).collect();
+    let matches = |case: &Case, wanted: &String| {
+        if exact.contains(&wanted.as_str()) {
+            case.name == wanted
+        } else {
+            case.name.contains(wanted.as_str())
+        }
+    };
+    for name in &options.cases {
+        if !cases.iter().any(|case| matches(case, name)) {
+            bail!("no case is called {name}; there are {}", exact.join(", "));
+        }
+    }
+    cases.retain(|case| {
+        options.cases.is_empty() || options.cases.iter().any(|name| matches(case, name))
+    });
+    Ok(cases)
 }
 
 async fn rounds(case: &Case, options: &Options) -> Result<Vec<Round>> {
