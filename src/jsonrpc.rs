@@ -1,0 +1,267 @@
+//! The JSON-RPC 2.0 envelope: one flat parse that borrows, and the few ways to write a message.
+//!
+//! Payloads (`params`, `result`, `error`) stay raw JSON text, so that numbers, key order and unknown members pass
+//! unchanged. Nothing here knows a method's meaning, does I/O or keeps state.
+
+mod error;
+mod object;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+pub use error::{Defect, ErrorObject, code};
+pub use object::{Object, raw_string, string_value};
+
+/// The longest request id that is accepted, in bytes of its JSON text.
+pub const MAX_ID_BYTES: usize = 1024;
+
+/// A request id: a JSON string or integer, kept as the text the peer wrote.
+///
+/// Comparing the text is enough: a peer that answers or cancels repeats the id as it was given.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(Box<str>);
+
+impl Id {
+    /// An integer id of the gateway's own.
+    #[must_use]
+    pub fn number(value: u64) -> Self {
+        Self(value.to_string().into())
+    }
+
+    /// A string id of the gateway's own.
+    #[must_use]
+    pub fn string(value: &str) -> Self {
+        Self(raw_string(value).into())
+    }
+
+    /// Reads an id as JSON text.
+    ///
+    /// # Errors
+    /// [`Defect::Invalid`] for anything but a string or an integer of at most [`MAX_ID_BYTES`]
+    /// (2025-11-25 basic, "Requests": a string or integer, never null).
+    pub fn from_json(text: &str) -> Result<Self, Defect> {
+        let integer = || {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if text.len() > MAX_ID_BYTES {
+            return Err(Defect::Invalid("the request id is longer than 1024 bytes"));
+        }
+        if text.starts_with('"') || integer() {
+            Ok(Self(text.into()))
+        } else {
+            Err(Defect::Invalid("the request id must be a string or an integer"))
+        }
+    }
+
+    /// The id as JSON text.
+    #[must_use]
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The text of a string id; `None` for an integer.
+    #[must_use]
+    pub fn as_text(&self) -> Option<Cow<'_, str>> {
+        string_value(&self.0)
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One JSON-RPC message with borrowed, unread payloads.
+#[derive(Debug, Clone)]
+pub enum Message<'a> {
+    /// Expects an answer under `id`.
+    Request {
+        /// The sender's id.
+        id: Id,
+        /// The method's name.
+        method: Cow<'a, str>,
+        /// The parameters, if any.
+        params: Option<&'a RawValue>,
+    },
+    /// Expects no answer.
+    Notification {
+        /// The method's name.
+        method: Cow<'a, str>,
+        /// The parameters, if any.
+        params: Option<&'a RawValue>,
+    },
+    /// Answers a request of the receiver.
+    Response {
+        /// The request's id; absent only where an error could not be tied to one.
+        id: Option<Id>,
+        /// What came of the request.
+        outcome: Outcome<'a>,
+    },
+}
+
+/// The payload of a response.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    /// The `result` member.
+    Result(&'a RawValue),
+    /// The `error` member.
+    Error(&'a RawValue),
+}
+
+impl<'a> Message<'a> {
+    /// Reads one message.
+    ///
+    /// # Errors
+    /// [`Defect::Syntax`] when the bytes are not JSON in UTF-8, [`Defect::Batch`] for an array and
+    /// [`Defect::Invalid`] for JSON that is no single message, repeats a member that decides, or has an unusable id.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Defect> {
+        match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'{') => {}
+            Some(b'[') => return Err(Defect::Batch),
+            // Whatever else is JSON is still not a message; let the parser tell the two apart.
+            _ => {
+                return Err(match serde_json::from_slice::<&RawValue>(bytes) {
+                    Ok(_) => Defect::Invalid("a message must be a JSON object"),
+                    Err(error) => Defect::Syntax(error.to_string()),
+                });
+            }
+        }
+        serde_json::from_slice::<Envelope<'a>>(bytes).map_err(|error| Defect::from_serde(&error))?.classify()
+    }
+
+    /// The method, unless this is a response.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match self {
+            Self::Request { method, .. } | Self::Notification { method, .. } => Some(method),
+            Self::Response { .. } => None,
+        }
+    }
+}
+
+/// Splits a batch into its members' texts (2025-03-26 basic, "Batching").
+///
+/// # Errors
+/// [`Defect::Syntax`] when the bytes are not a JSON array, [`Defect::Invalid`] when it is empty.
+pub fn split_batch(bytes: &[u8]) -> Result<Vec<&RawValue>, Defect> {
+    let members: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|error| Defect::from_serde(&error))?;
+    if members.is_empty() {
+        return Err(Defect::Invalid("a batch must not be empty"));
+    }
+    Ok(members)
+}
+
+/// The members that make an envelope. serde's derive refuses a repeated one; all others are skipped unread.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+/// Keeps a member that is `null` apart from one that is absent.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> Envelope<'a> {
+    fn classify(self) -> Result<Message<'a>, Defect> {
+        if self.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
+            return Err(Defect::Invalid("`jsonrpc` must be \"2.0\""));
+        }
+        if let Some(method) = self.method {
+            let method = string_value(method.get()).ok_or(Defect::Invalid("`method` must be a string"))?;
+            let params = self.params;
+            if params.is_some_and(|params| !params.get().starts_with(['{', '['])) {
+                return Err(Defect::Invalid("`params` must be an object or an array"));
+            }
+            return Ok(match self.id {
+                Some(id) => Message::Request { id: Id::from_json(id.get())?, method, params },
+                None => Message::Notification { method, params },
+            });
+        }
+        let outcome = match (self.result, self.error) {
+            (Some(result), None) => Outcome::Result(result),
+            (None, Some(error)) => Outcome::Error(error),
+            _ => return Err(Defect::Invalid("a message has a `method`, or either `result` or `error`")),
+        };
+        let id = match self.id.map(RawValue::get) {
+            None | Some("null") => None,
+            Some(text) => Some(Id::from_json(text)?),
+        };
+        if id.is_none() && matches!(outcome, Outcome::Result(_)) {
+            return Err(Defect::Invalid("a result must name the request that it answers"));
+        }
+        Ok(Message::Response { id, outcome })
+    }
+}
+
+/// Writes a request.
+#[must_use]
+pub fn request(id: &Id, method: &str, params: Option<&str>) -> Bytes {
+    write(Some(id), Some(method), params.map(|params| ("params", params)))
+}
+
+/// Writes a notification.
+#[must_use]
+pub fn notification(method: &str, params: Option<&str>) -> Bytes {
+    write(None, Some(method), params.map(|params| ("params", params)))
+}
+
+/// Writes a successful response whose `result` is the given JSON text.
+#[must_use]
+pub fn response(id: &Id, result: &str) -> Bytes {
+    write(Some(id), None, Some(("result", result)))
+}
+
+/// Writes an error response whose `error` is the given JSON text.
+#[must_use]
+pub fn raw_error_response(id: &Id, error: &str) -> Bytes {
+    write(Some(id), None, Some(("error", error)))
+}
+
+/// Writes an error response; without an id where the request's could not be read (2025-11-25 makes it optional).
+#[must_use]
+pub fn error_response(id: Option<&Id>, error: &ErrorObject) -> Bytes {
+    write(id, None, Some(("error", &error.to_json())))
+}
+
+fn write(id: Option<&Id>, method: Option<&str>, payload: Option<(&str, &str)>) -> Bytes {
+    let size = 64 + id.map_or(0, |id| id.0.len()) + payload.map_or(0, |(_, text)| text.len());
+    let mut out = String::with_capacity(size);
+    out.push_str("{\"jsonrpc\":\"2.0\"");
+    if let Some(id) = id {
+        out.push_str(",\"id\":");
+        out.push_str(&id.0);
+    }
+    if let Some(method) = method {
+        out.push_str(",\"method\":");
+        out.push_str(&raw_string(method));
+    }
+    if let Some((name, text)) = payload {
+        out.push_str(",\"");
+        out.push_str(name);
+        out.push_str("\":");
+        out.push_str(text);
+    }
+    out.push('}');
+    Bytes::from(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,12 @@
+//! The protocol's vocabulary as far as a gateway must know it. Pure: no I/O, no time.
+
+pub mod capabilities;
+pub mod method;
+pub mod version;
+
+/// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
+pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+/// The `_meta` key for text that a client may give its model at once (2025-11-25 tasks, "Model Immediate Response").
+pub const MODEL_IMMEDIATE_RESPONSE: &str = "io.modelcontextprotocol/model-immediate-response";
+/// The extension of the modern era; upstreams never see it.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";

@@ -1,0 +1,218 @@
+//! Capabilities on each hop: what the client declared, what an upstream may be told of it, and what the gateway adds.
+
+use crate::jsonrpc::{Defect, Object};
+
+use super::TASKS_EXTENSION;
+use super::version::ProtocolVersion;
+
+/// What a client declared that it can answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ClientCapabilities {
+    /// Elicitation by form.
+    pub form: bool,
+    /// Elicitation by URL.
+    pub url: bool,
+    /// Sampling.
+    pub sampling: bool,
+    /// Sampling with tools.
+    pub sampling_tools: bool,
+    /// Roots.
+    pub roots: bool,
+}
+
+/// Why a question may not be put to a client (2025-11-25 lifecycle, "Operation": only negotiated capabilities).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undeclared {
+    /// The whole capability is missing: the method does not exist there.
+    Method,
+    /// The capability is there, but not this mode or feature.
+    Feature,
+}
+
+impl ClientCapabilities {
+    /// Reads the `capabilities` of an `initialize` request. A member of an unexpected type counts as declared, as
+    /// presence is what the specification asks for.
+    ///
+    /// # Errors
+    /// When the text is no JSON object.
+    pub fn read(capabilities: &str) -> Result<Self, Defect> {
+        let all = Object::parse(capabilities)?;
+        let inside = |name: &str| Object::parse(all.get(name).unwrap_or("{}")).unwrap_or_default();
+        let elicitation = inside("elicitation");
+        let url = elicitation.get("url").is_some();
+        Ok(Self {
+            // 2025-11-25 elicitation, "Capabilities": an empty object means form only.
+            form: all.get("elicitation").is_some() && (elicitation.get("form").is_some() || !url),
+            url,
+            sampling: all.get("sampling").is_some(),
+            sampling_tools: inside("sampling").get("tools").is_some(),
+            roots: all.get("roots").is_some(),
+        })
+    }
+
+    /// As bits, for a sealed token.
+    #[must_use]
+    pub fn to_bits(self) -> u8 {
+        [self.form, self.url, self.sampling, self.sampling_tools, self.roots]
+            .into_iter()
+            .enumerate()
+            .fold(0, |bits, (place, declared)| bits | (u8::from(declared) << place))
+    }
+
+    /// The reverse of [`ClientCapabilities::to_bits`].
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
+        let declared = |place: u8| bits & (1 << place) != 0;
+        Self {
+            form: declared(0),
+            url: declared(1),
+            sampling: declared(2),
+            sampling_tools: declared(3),
+            roots: declared(4),
+        }
+    }
+
+    /// Whether a client that declared this may get a question.
+    ///
+    /// # Errors
+    /// What is missing. A method that is no question at all is [`Undeclared::Method`].
+    pub fn permit(self, method: &str, params: Option<&str>) -> Result<(), Undeclared> {
+        let params = Object::parse(params.unwrap_or("{}")).unwrap_or_default();
+        let (whole, feature) = match method {
+            "elicitation/create" if params.get("mode") == Some("\"url\"") => (self.form || self.url, self.url),
+            "elicitation/create" => (self.form || self.url, self.form),
+            "sampling/createMessage" => {
+                let uses_tools = params.get("tools").is_some() || params.get("toolChoice").is_some();
+                (self.sampling, self.sampling_tools || !uses_tools)
+            }
+            "roots/list" => (self.roots, self.roots),
+            _ => (false, false),
+        };
+        match (whole, feature) {
+            (false, _) => Err(Undeclared::Method),
+            (true, false) => Err(Undeclared::Feature),
+            (true, true) => Ok(()),
+        }
+    }
+}
+
+/// The client's `capabilities` as an upstream of that version may see them: never tasks in either dialect, and
+/// nothing that the version lacks or would misread.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    all.remove("tasks");
+    let extensions = all.get("extensions").map(str::to_owned);
+    if let Some(mut inside) = extensions.as_deref().and_then(|text| Object::parse(text).ok())
+        && inside.get(TASKS_EXTENSION).is_some()
+    {
+        inside.remove(TASKS_EXTENSION);
+        if inside.is_empty() {
+            all.remove("extensions")
+        } else {
+            all.set("extensions", inside.to_json())
+        };
+    }
+    if !version.has_url_elicitation() {
+        // A client that takes URLs only would look like one that takes forms.
+        match ClientCapabilities::read(capabilities)?.form && version.has_elicitation() {
+            true => all.set("elicitation", "{}"),
+            false => all.remove("elicitation"),
+        };
+        if all.get("sampling").is_some() {
+            all.set("sampling", "{}");
+        }
+    }
+    Ok(all.to_json())
+}
+
+/// The server's `capabilities` as a client of the core dialect sees them: an upstream's own `tasks` hidden, the
+/// gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
+///
+/// `list` only where callers can be told apart.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_client(capabilities: &str, tasks: Option<TaskCapability>) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    all.remove("tasks");
+    match tasks {
+        Some(TaskCapability { list }) if all.get("tools").is_some() => {
+            let list = if list { "\"list\":{}," } else { "" };
+            all.set("tasks", format!("{{{list}\"cancel\":{{}},\"requests\":{{\"tools\":{{\"call\":{{}}}}}}}}"));
+        }
+        Some(_) | None => {}
+    }
+    Ok(all.to_json())
+}
+
+/// The tasks that a session gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskCapability {
+    /// `tasks/list` is served.
+    pub list: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_declared() {
+        let read = |text| ClientCapabilities::read(text).unwrap();
+        assert_eq!(read("{}"), ClientCapabilities::default());
+        assert!(read(r#"{"elicitation":{}}"#).form && !read(r#"{"elicitation":{}}"#).url);
+        let url_only = read(r#"{"elicitation":{"url":{}}}"#);
+        assert!(!url_only.form && url_only.url);
+        let all = read(r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{"listChanged":true}}"#);
+        assert_eq!(ClientCapabilities::from_bits(all.to_bits()), all);
+        assert_eq!(all.to_bits(), 0b11111);
+        for bits in 0..32 {
+            assert_eq!(ClientCapabilities::from_bits(bits).to_bits(), bits);
+        }
+    }
+
+    #[test]
+    fn older_upstreams_see_only_what_they_understand() {
+        let client = r#"{"tasks":{},"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#;
+        let seen = |version| for_upstream(client, version).unwrap();
+        assert_eq!(
+            seen(ProtocolVersion::V2025_11_25),
+            r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(seen(ProtocolVersion::V2025_06_18), r#"{"elicitation":{},"sampling":{},"extensions":{"x/y":{}}}"#);
+        assert_eq!(seen(ProtocolVersion::V2025_03_26), r#"{"sampling":{},"extensions":{"x/y":{}}}"#);
+        let url_only = r#"{"elicitation":{"url":{}}}"#;
+        assert_eq!(for_upstream(url_only, ProtocolVersion::V2025_06_18).unwrap(), "{}");
+    }
+
+    #[test]
+    fn clients_see_the_gateways_tasks_and_never_the_upstreams() {
+        let with = |list| Some(TaskCapability { list });
+        let upstream = r#"{"tools":{"listChanged":true},"tasks":{"list":{}}}"#;
+        assert_eq!(for_client(upstream, None).unwrap(), r#"{"tools":{"listChanged":true}}"#);
+        assert_eq!(
+            for_client(upstream, with(true)).unwrap(),
+            r#"{"tools":{"listChanged":true},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}}"#
+        );
+        assert_eq!(
+            for_client(upstream, with(false)).unwrap(),
+            r#"{"tools":{"listChanged":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}"#
+        );
+        assert_eq!(for_client(r#"{"prompts":{}}"#, with(true)).unwrap(), r#"{"prompts":{}}"#);
+    }
+
+    #[test]
+    fn questions_need_their_capability() {
+        let form = ClientCapabilities { form: true, ..ClientCapabilities::default() };
+        assert_eq!(form.permit("elicitation/create", Some(r#"{"message":"?"}"#)), Ok(()));
+        assert_eq!(form.permit("elicitation/create", Some(r#"{"mode":"url"}"#)), Err(Undeclared::Feature));
+        assert_eq!(form.permit("sampling/createMessage", None), Err(Undeclared::Method));
+        assert_eq!(form.permit("vendor/ask", None), Err(Undeclared::Method));
+        let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
+        assert_eq!(sampling.permit("sampling/createMessage", Some("{}")), Ok(()));
+        assert_eq!(sampling.permit("sampling/createMessage", Some(r#"{"tools":[]}"#)), Err(Undeclared::Feature));
+    }
+}

@@ -1,0 +1,159 @@
+//! Towards MCP servers: one trait, a file for each transport.
+//!
+//! An upstream carries whole JSON-RPC messages and opaque bodies. It knows sessions and protocol versions of its own
+//! hop, and nothing of tasks, callers or quotas.
+
+pub mod http;
+pub mod messages;
+
+use std::fmt;
+use std::sync::Arc;
+
+use ::http::{HeaderMap, StatusCode};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use tokio::sync::mpsc;
+
+use crate::jsonrpc::Id;
+use crate::mcp::version::ProtocolVersion;
+
+/// A body that is passed on as it comes.
+pub type Body = UnsyncBoxBody<Bytes, Error>;
+
+/// One conversation with an upstream: what its transport calls a session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SessionKey {
+    /// The transport's own name for the session; `None` where the server gave none.
+    pub id: Option<Arc<str>>,
+    /// The version negotiated on this hop.
+    pub version: ProtocolVersion,
+}
+
+/// A session that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// Names it from now on.
+    pub session: SessionKey,
+    /// The `result` of `initialize` as JSON text.
+    pub result: Box<str>,
+}
+
+/// A message for the upstream.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// What it is.
+    pub kind: Kind,
+    /// The whole message, as bytes to be sent unchanged.
+    pub body: Bytes,
+    /// Header fields of the client's that may be passed on; empty on transports without any.
+    pub headers: HeaderMap,
+}
+
+/// What a message is, as far as transports must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Expects an answer with this id.
+    Request {
+        /// The id as it is in `Outgoing::body`.
+        id: Id,
+        /// `params._meta.progressToken` as JSON text, so that shared pipes can attribute progress.
+        progress_token: Option<Box<str>>,
+    },
+    /// A notification or a response: nothing comes back.
+    OneWay,
+}
+
+/// What comes back for a message.
+pub enum Reply {
+    /// A notification or response was taken.
+    Accepted,
+    /// One JSON-RPC message as one body, not yet read.
+    Json(Body),
+    /// A stream of server-sent events, not yet read.
+    Events(Body),
+    /// Whole messages as they come, the response last. Dropping the receiver does not cancel the request.
+    Messages(mpsc::Receiver<Bytes>),
+}
+
+/// Messages of a session that belong to no request (the standalone stream).
+pub enum Listening {
+    /// A stream of server-sent events.
+    Events(Body),
+    /// Whole messages.
+    Messages(mpsc::Receiver<Bytes>),
+    /// The upstream has no such stream.
+    NotOffered,
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accepted => "Accepted",
+            Self::Json(_) => "Json",
+            Self::Events(_) => "Events",
+            Self::Messages(_) => "Messages",
+        })
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Events(_) => "Events",
+            Self::Messages(_) => "Messages",
+            Self::NotOffered => "NotOffered",
+        })
+    }
+}
+
+/// Why an upstream gave no usable answer. What the variants say is for logs; callers map the variant alone.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing was sent: the server could not be reached or started.
+    #[error("the upstream could not be reached")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The connection or process ended after the message may have been seen, so its effect is unknown.
+    #[error("the upstream went away before it had answered")]
+    Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It answered, but not as the protocol says.
+    #[error("the upstream broke the protocol: {0}")]
+    Protocol(String),
+    /// It no longer knows the session.
+    #[error("the upstream ended the session")]
+    SessionGone,
+    /// It answered the message with an HTTP error status and a JSON-RPC error of its own.
+    #[error("the upstream refused the message with HTTP status {status}")]
+    Refused {
+        /// The HTTP status.
+        status: StatusCode,
+        /// The `error` member as JSON text.
+        error: Box<str>,
+    },
+}
+
+/// A server behind a route.
+#[async_trait]
+pub trait Upstream: fmt::Debug + Send + Sync {
+    /// Opens a session: sends `initialize` with these `params` (JSON text) and reads its result. The caller sends
+    /// `notifications/initialized` itself.
+    ///
+    /// # Errors
+    /// Any [`Error`]; nothing is left open then.
+    async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error>;
+
+    /// Sends a message on a session. Dropping the future or the reply never cancels the request.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] only when the server can't have seen the message.
+    async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error>;
+
+    /// Takes the session's standalone stream, or resumes a stream after an event id of the upstream's.
+    ///
+    /// # Errors
+    /// As [`Upstream::send`].
+    async fn listen(&self, session: &SessionKey, last_event_id: Option<&str>) -> Result<Listening, Error>;
+
+    /// Ends a session. Best effort; an unknown session is no error.
+    async fn close(&self, session: &SessionKey);
+}
