@@ -56,13 +56,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().map(pass).collect();
-    cases.extend([
-        life(),
-        held(options),
-        held_calls(options),
-        finished(options),
-        idle(),
-    ]);
+    cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
 
@@ -125,107 +119,49 @@ const PASSES: [Pass; 7] = [
     Pass {
         name: "open",
         title: "1,000 small tools/call a second",
-        action: Action::Open {
-            tool: Tool::Small,
-            connections: 16,
-            per_second: 1_000,
-        },
+        action: Action::Open { tool: Tool::Small, connections: 16, per_second: 1_000 },
         judged: Figure::P50,
         at_most: 1.4,
     },
 ];
 
 fn pass(pass: &Pass) -> Case {
-    let Pass {
-        name,
-        title,
-        action,
-        judged: figure,
-        at_most,
-    } = *pass;
-    let streaming = matches!(
-        action,
-        Action::Closed {
-            tool: Tool::Burst | Tool::Paced,
-            ..
-        }
-    );
+    let Pass { name, title, action, judged: figure, at_most } = *pass;
+    let streaming = matches!(action, Action::Closed { tool: Tool::Burst | Tool::Paced, .. });
     let what = match figure {
         Figure::P50 => "p50, of the floor",
         _ if streaming => "CPU per event, of the floor",
         _ => "CPU per call, of the floor",
     };
     let runs = vec![
-        Run {
-            label: DIRECT,
-            target: Target::Direct,
-            action,
-        },
-        Run {
-            label: FLOOR,
-            target: Target::Floor,
-            action,
-        },
-        Run {
-            label: NGINX,
-            target: Target::Nginx,
-            action,
-        },
-        Run {
-            label: TASKGATE,
-            target: Target::Taskgate,
-            action,
-        },
+        Run { label: DIRECT, target: Target::Direct, action },
+        Run { label: FLOOR, target: Target::Floor, action },
+        Run { label: NGINX, target: Target::Nginx, action },
+        Run { label: TASKGATE, target: Target::Taskgate, action },
     ];
     Case {
         name,
         title,
         unit: if streaming { "event" } else { "call" },
-        setup: Setup {
-            streaming,
-            ..Setup::default()
-        },
+        setup: Setup { streaming, ..Setup::default() },
         runs,
-        judged: vec![Judged {
-            what,
-            figure: (TASKGATE, figure),
-            over: Over::Run(FLOOR, figure),
-            at_most,
-        }],
+        judged: vec![Judged { what, figure: (TASKGATE, figure), over: Over::Run(FLOOR, figure), at_most }],
     }
 }
 
 fn life() -> Case {
-    let calls = Action::Closed {
-        tool: Tool::Small,
-        connections: 16,
-    };
+    let calls = Action::Closed { tool: Tool::Small, connections: 16 };
     let lives = Action::Lives { connections: 16 };
     let handle = (TASKGATE, Figure::HandleP99);
     Case {
         name: "life",
         title: "a task's whole life (create, get until done, result), 16 connections",
         unit: "call or life",
-        setup: Setup {
-            raised: true,
-            ..Setup::default()
-        },
+        setup: Setup { raised: true, ..Setup::default() },
         runs: vec![
-            Run {
-                label: FLOOR,
-                target: Target::Floor,
-                action: calls,
-            },
-            Run {
-                label: TASKGATE_SMALL,
-                target: Target::Taskgate,
-                action: calls,
-            },
-            Run {
-                label: TASKGATE,
-                target: Target::Taskgate,
-                action: lives,
-            },
+            Run { label: FLOOR, target: Target::Floor, action: calls },
+            Run { label: TASKGATE_SMALL, target: Target::Taskgate, action: calls },
+            Run { label: TASKGATE, target: Target::Taskgate, action: lives },
         ],
         judged: vec![
             Judged {
@@ -256,18 +192,11 @@ fn held(options: &Options) -> Case {
         name: "held",
         title: "tasks whose calls are held",
         unit: "tasks/get",
-        setup: Setup {
-            raised: true,
-            ..Setup::default()
-        },
+        setup: Setup { raised: true, ..Setup::default() },
         runs: vec![Run {
             label: TASKGATE,
             target: Target::Taskgate,
-            action: Action::HeldTasks {
-                connections: 16,
-                few,
-                many,
-            },
+            action: Action::HeldTasks { connections: 16, few, many },
         }],
         judged: vec![
             Judged {
@@ -282,40 +211,25 @@ fn held(options: &Options) -> Case {
 }
 
 fn held_calls(options: &Options) -> Case {
-    let action = Action::HeldCalls {
-        count: options.held_calls,
-    };
+    let action = Action::HeldCalls { count: options.held_calls };
     Case {
         name: "held-plain",
         title: "plain calls that wait for their answers",
         unit: "call",
-        setup: Setup {
-            raised: true,
-            ..Setup::default()
-        },
+        setup: Setup { raised: true, ..Setup::default() },
         runs: proxies(action),
         judged: vec![memory("kB per held plain request", KB, 64.0)],
     }
 }
 
 fn finished(options: &Options) -> Case {
-    let action = Action::Finished {
-        connections: 16,
-        count: options.finished,
-    };
+    let action = Action::Finished { connections: 16, count: options.finished };
     Case {
         name: "finished",
         title: "tasks that have ended and are kept",
         unit: "task",
-        setup: Setup {
-            raised: true,
-            ..Setup::default()
-        },
-        runs: vec![Run {
-            label: TASKGATE,
-            target: Target::Taskgate,
-            action,
-        }],
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: vec![Run { label: TASKGATE, target: Target::Taskgate, action }],
         judged: vec![memory("kB per finished task, beside its result", KB, 1.0)],
     }
 }
@@ -333,29 +247,12 @@ fn idle() -> Case {
 
 fn proxies(action: Action) -> Vec<Run> {
     vec![
-        Run {
-            label: FLOOR,
-            target: Target::Floor,
-            action,
-        },
-        Run {
-            label: NGINX,
-            target: Target::Nginx,
-            action,
-        },
-        Run {
-            label: TASKGATE,
-            target: Target::Taskgate,
-            action,
-        },
+        Run { label: FLOOR, target: Target::Floor, action },
+        Run { label: NGINX, target: Target::Nginx, action },
+        Run { label: TASKGATE, target: Target::Taskgate, action },
     ]
 }
 
 fn memory(what: &'static str, over: Over, at_most: f64) -> Judged {
-    Judged {
-        what,
-        figure: (TASKGATE, Figure::Bytes),
-        over,
-        at_most,
-    }
+    Judged { what, figure: (TASKGATE, Figure::Bytes), over, at_most }
 }

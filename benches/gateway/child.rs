@@ -36,27 +36,12 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts a program; what it prints goes to `log`.
-    pub(crate) fn start(
-        name: &str,
-        program: &Path,
-        arguments: &[String],
-        log: &Path,
-        end: End,
-    ) -> Result<Self> {
+    pub(crate) fn start(name: &str, program: &Path, arguments: &[String], log: &Path, end: End) -> Result<Self> {
         let mut command = raised(program, arguments);
         let log = File::create(log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let process = command
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self {
-            process,
-            name: name.to_owned(),
-            end,
-        })
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let process = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { process, name: name.to_owned(), end })
     }
 
     /// Starts a role of this program and reads the address that it prints.
@@ -64,15 +49,9 @@ impl Child {
         let name = arguments.first().context("no role")?.clone();
         let mut command = raised(&std::env::current_exe()?, arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
+        let mut process = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let stdout = process.stdout.take().context("no stdout")?;
-        let child = Self {
-            process,
-            name,
-            end: End::Kill,
-        };
+        let child = Self { process, name, end: End::Kill };
         let mut line = String::new();
         timeout(PATIENCE, BufReader::new(stdout).read_line(&mut line))
             .await
@@ -81,9 +60,7 @@ impl Child {
     }
 
     pub(crate) fn pid(&self) -> Result<u32> {
-        self.process
-            .id()
-            .with_context(|| format!("{} has ended", self.name))
+        self.process.id().with_context(|| format!("{} has ended", self.name))
     }
 
     /// Fails when the process is gone, with what it said last.
@@ -111,9 +88,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         let Some(pid) = self.process.id() else { return };
         if self.end == End::Ask {
-            let below = Tree::of(pid)
-                .map(|tree| tree.pids().to_vec())
-                .unwrap_or_default();
+            let below = Tree::of(pid).map(|tree| tree.pids().to_vec()).unwrap_or_default();
             signal("TERM", &[pid]);
             if self.gone() {
                 return;
@@ -129,34 +104,18 @@ impl Drop for Child {
 fn signal(name: &str, pids: &[u32]) {
     let pids = pids.iter().map(u32::to_string);
     // A process that has ended meanwhile is what is wanted.
-    drop(
-        std::process::Command::new("kill")
-            .arg(format!("-{name}"))
-            .args(pids)
-            .stderr(Stdio::null())
-            .status(),
-    );
+    drop(std::process::Command::new("kill").arg(format!("-{name}")).args(pids).stderr(Stdio::null()).status());
 }
 
 fn raised(program: &Path, arguments: &[String]) -> Command {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", RAISE, "sh"])
-        .arg(program)
-        .args(arguments)
-        .kill_on_drop(true);
+    command.args(["-c", RAISE, "sh"]).arg(program).args(arguments).kill_on_drop(true);
     command
 }
 
 /// The end of a log, for an error.
 pub(crate) fn tail(log: &Path) -> String {
-    let text = fs::read(log)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default();
+    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let skip = text.chars().count().saturating_sub(2_000);
-    text.chars()
-        .skip(skip)
-        .collect::<String>()
-        .trim()
-        .to_owned()
+    text.chars().skip(skip).collect::<String>().trim().to_owned()
 }

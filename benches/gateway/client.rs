@@ -36,14 +36,7 @@ impl Client {
     /// Connects without a session: for one that another connection opened, or none at all.
     pub(crate) async fn connect(address: SocketAddr, session: Option<String>) -> Result<Self> {
         let wire = Wire::open(address).await?;
-        let mut client = Self {
-            wire,
-            address,
-            head: String::new(),
-            session,
-            request: String::new(),
-            next_id: 1,
-        };
+        let mut client = Self { wire, address, head: String::new(), session, request: String::new(), next_id: 1 };
         client.compose_head();
         Ok(client)
     }
@@ -51,20 +44,15 @@ impl Client {
     /// Connects and initializes a session of its own.
     pub(crate) async fn initialize(address: SocketAddr) -> Result<Self> {
         let mut client = Self::connect(address, None).await?;
-        let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
-        client
-            .call("initialize", params)
-            .await
-            .context("initialize")?;
+        let params =
+            r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
+        client.call("initialize", params).await.context("initialize")?;
         client.session = client.wire.session.take();
         client.compose_head();
         client.request.clear();
         client.compose(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let status = client.wire.exchange(client.request.as_bytes()).await?;
-        ensure!(
-            status == 202,
-            "notifications/initialized was answered with {status}"
-        );
+        ensure!(status == 202, "notifications/initialized was answered with {status}");
         Ok(client)
     }
 
@@ -81,9 +69,7 @@ impl Client {
     pub(crate) async fn call(&mut self, method: &str, params: &str) -> Result<Answer<'_>> {
         self.send_later(method, params);
         let status = self.wire.exchange(self.request.as_bytes()).await?;
-        let answer = Answer {
-            body: &self.wire.body,
-        };
+        let answer = Answer { body: &self.wire.body };
         if status != 200 || !answer.has(b"\"result\":") {
             let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(500)]);
             bail!("{method} was answered with {status}: {body}");
@@ -94,18 +80,10 @@ impl Client {
     /// Calls a tool plainly and checks the answer.
     pub(crate) async fn call_tool(&mut self, tool: Tool, params: &str) -> Result<()> {
         let answer = self.call("tools/call", params).await?;
-        ensure!(
-            answer.body.len() >= tool.least_bytes(),
-            "{tool:?}: only {} bytes",
-            answer.body.len()
-        );
+        ensure!(answer.body.len() >= tool.least_bytes(), "{tool:?}: only {} bytes", answer.body.len());
         if tool.events() > 0 {
             let events = memmem::find_iter(answer.body, b"\"notifications/progress\"").count();
-            ensure!(
-                events == tool.events(),
-                "{tool:?}: {events} events instead of {}",
-                tool.events()
-            );
+            ensure!(events == tool.events(), "{tool:?}: {events} events instead of {}", tool.events());
         }
         Ok(())
     }
@@ -121,24 +99,14 @@ impl Client {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
         let status = self.wire.exchange(request.as_bytes()).await?;
         ensure!(status == 200, "GET {path} was answered with {status}");
-        Ok(Answer {
-            body: &self.wire.body,
-        })
+        Ok(Answer { body: &self.wire.body })
     }
 
     fn send_later(&mut self, method: &str, params: &str) {
         let mut id = [0; 10];
         let id = decimal(self.next_id, &mut id);
         self.next_id = self.next_id.wrapping_add(1);
-        let parts = [
-            r#"{"jsonrpc":"2.0","id":"#,
-            id,
-            r#","method":""#,
-            method,
-            r#"","params":"#,
-            params,
-            "}",
-        ];
+        let parts = [r#"{"jsonrpc":"2.0","id":"#, id, r#","method":""#, method, r#"","params":"#, params, "}"];
         let length = parts.iter().map(|part| part.len()).sum();
         self.start(length);
         parts.iter().for_each(|part| self.request.push_str(part));
@@ -153,10 +121,7 @@ impl Client {
         let mut digits = [0; 10];
         self.request.clear();
         self.request.push_str(&self.head);
-        self.request.push_str(decimal(
-            u32::try_from(length).unwrap_or(u32::MAX),
-            &mut digits,
-        ));
+        self.request.push_str(decimal(u32::try_from(length).unwrap_or(u32::MAX), &mut digits));
         self.request.push_str("\r\n\r\n");
     }
 
@@ -166,9 +131,7 @@ impl Client {
             self.address
         );
         if let Some(session) = &self.session {
-            self.head.push_str(&format!(
-                "MCP-Protocol-Version: 2025-11-25\r\nMCP-Session-Id: {session}\r\n"
-            ));
+            self.head.push_str(&format!("MCP-Protocol-Version: 2025-11-25\r\nMCP-Session-Id: {session}\r\n"));
         }
         self.head.push_str("Content-Length: ");
     }
@@ -188,8 +151,7 @@ impl<'a> Answer<'a> {
     /// The value of a member that is a string without escapes.
     pub(crate) fn text(self, member: &str) -> Result<&'a str> {
         let start = [r#"""#, member, r#"":""#].concat();
-        let at = memmem::find(self.body, start.as_bytes())
-            .with_context(|| format!("no {member} in the answer"))?;
+        let at = memmem::find(self.body, start.as_bytes()).with_context(|| format!("no {member} in the answer"))?;
         let rest = &self.body[at + start.len()..];
         let end = memchr::memchr(b'"', rest).with_context(|| format!("{member} does not end"))?;
         Ok(std::str::from_utf8(&rest[..end])?)
@@ -214,18 +176,9 @@ enum Length {
 
 impl Wire {
     async fn open(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address)
-            .await
-            .with_context(|| format!("cannot connect to {address}"))?;
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            input: Vec::new(),
-            start: 0,
-            end: 0,
-            body: Vec::new(),
-            session: None,
-        })
+        Ok(Self { stream, input: Vec::new(), start: 0, end: 0, body: Vec::new(), session: None })
     }
 
     async fn exchange(&mut self, request: &[u8]) -> Result<u16> {
@@ -244,18 +197,11 @@ impl Wire {
             if let Some(at) = memmem::find(&self.input[self.start..self.end], b"\r\n\r\n") {
                 break self.start + at;
             }
-            ensure!(
-                self.end - self.start < LONGEST_HEAD,
-                "an endless response head"
-            );
+            ensure!(self.end - self.start < LONGEST_HEAD, "an endless response head");
             self.fill().await?;
         };
-        let head = std::str::from_utf8(&self.input[self.start..end])
-            .context("a response head that is not text")?;
-        let status = head
-            .get(9..12)
-            .and_then(|status| status.parse().ok())
-            .context("no status")?;
+        let head = std::str::from_utf8(&self.input[self.start..end]).context("a response head that is not text")?;
+        let status = head.get(9..12).and_then(|status| status.parse().ok()).context("no status")?;
         let mut length = Length::Bytes(0);
         for line in head.split("\r\n").skip(1) {
             // Only three headers matter, and their first letters leave little else.
@@ -275,14 +221,10 @@ impl Wire {
     }
 
     async fn bytes(&mut self, mut wanted: usize) -> Result<()> {
-        ensure!(
-            self.body.len() + wanted <= LONGEST_BODY,
-            "an endless response body"
-        );
+        ensure!(self.body.len() + wanted <= LONGEST_BODY, "an endless response body");
         loop {
             let taken = wanted.min(self.end - self.start);
-            self.body
-                .extend_from_slice(&self.input[self.start..self.start + taken]);
+            self.body.extend_from_slice(&self.input[self.start..self.start + taken]);
             self.start += taken;
             wanted -= taken;
             if wanted == 0 {
@@ -311,16 +253,9 @@ impl Wire {
                 let line = std::str::from_utf8(&self.input[self.start..self.start + at])?;
                 let digits = line.split(';').next().unwrap_or_default().trim();
                 self.start += at + 1;
-                return if digits.is_empty() {
-                    Ok(0)
-                } else {
-                    Ok(usize::from_str_radix(digits, 16)?)
-                };
+                return if digits.is_empty() { Ok(0) } else { Ok(usize::from_str_radix(digits, 16)?) };
             }
-            ensure!(
-                self.end - self.start < LONGEST_HEAD,
-                "an endless line between chunks"
-            );
+            ensure!(self.end - self.start < LONGEST_HEAD, "an endless line between chunks");
             self.fill().await?;
         }
     }

@@ -45,9 +45,7 @@ async fn serve(listener: TcpListener, upstream: SocketAddr) -> Result<()> {
                 *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
                 client.request(request)
             });
-            http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await
+            http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
         });
     }
 }

@@ -22,21 +22,11 @@ pub(crate) async fn run(plan: &str) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("not a plan")?;
     let sample = match plan.action {
         Action::Closed { tool, connections } => closed(&plan, tool, connections).await?,
-        Action::Open {
-            tool,
-            connections,
-            per_second,
-        } => open(&plan, tool, connections, per_second).await?,
+        Action::Open { tool, connections, per_second } => open(&plan, tool, connections, per_second).await?,
         Action::Lives { connections } => tasks::lives(&plan, connections).await?,
-        Action::HeldTasks {
-            connections,
-            few,
-            many,
-        } => tasks::held(&plan, connections, few, many).await?,
+        Action::HeldTasks { connections, few, many } => tasks::held(&plan, connections, few, many).await?,
         Action::HeldCalls { count } => tasks::held_calls(&plan, count).await?,
-        Action::Finished { connections, count } => {
-            tasks::finished(&plan, connections, count).await?
-        }
+        Action::Finished { connections, count } => tasks::finished(&plan, connections, count).await?,
         Action::Idle => tasks::idle(&plan).await?,
     };
     println!("{}", serde_json::to_string(&sample)?);
@@ -103,11 +93,7 @@ async fn open(plan: &Plan, tool: Tool, connections: usize, per_second: u32) -> R
 fn report(seen: Vec<Latencies>, meter: &window::Meter, tool: Tool) -> Sample {
     let latencies = Latencies::all(seen);
     let mut sample = Sample::new();
-    meter.report(
-        &mut sample,
-        latencies.len(),
-        latencies.len() * tool.events().max(1),
-    );
+    meter.report(&mut sample, latencies.len(), latencies.len() * tool.events().max(1));
     sample.extend(latencies.percentile(50).map(|p50| (Figure::P50, p50)));
     sample.extend(latencies.percentile(99).map(|p99| (Figure::P99, p99)));
     sample

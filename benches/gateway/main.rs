@@ -4,11 +4,7 @@
 //! compare and a load generator, and prints medians of interleaved rounds beside the targets. It asserts no time:
 //! a figure missed is printed as missed. `docs/performance.md` says what each figure means.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a bench is read where it is run"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench is read where it is run")]
 
 mod cases;
 mod child;
@@ -57,11 +53,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "direct,floor,nginx,taskgate"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate")]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]
@@ -100,10 +92,9 @@ fn act(arguments: Arguments) -> Result<()> {
         // One thread each, so that on few cores the proxy in the middle is what has to be shared out.
         Some(Role::Upstream) => one_thread()?.block_on(upstream::run()),
         Some(Role::Load { plan }) => one_thread()?.block_on(load::run(&plan)),
-        Some(Role::Floor { upstream }) => Builder::new_multi_thread()
-            .enable_all()
-            .build()?
-            .block_on(floor::run(upstream)),
+        Some(Role::Floor { upstream }) => {
+            Builder::new_multi_thread().enable_all().build()?.block_on(floor::run(upstream))
+        }
         None if arguments.list => {
             cases::names().for_each(|name| println!("{name}"));
             Ok(())
@@ -117,19 +108,12 @@ fn one_thread() -> Result<Runtime> {
 }
 
 fn options(arguments: Arguments) -> Options {
-    let mut options = if arguments.quick {
-        Options::quick()
-    } else {
-        Options::full()
-    };
+    let mut options = if arguments.quick { Options::quick() } else { Options::full() };
     options.cases = arguments.cases;
     options.targets = arguments.targets;
     options.taskgate = arguments.taskgate;
     options.rounds = arguments.rounds.unwrap_or(options.rounds).max(1);
-    options.seconds = arguments
-        .seconds
-        .unwrap_or(options.seconds)
-        .clamp(0.1, 600.0);
+    options.seconds = arguments.seconds.unwrap_or(options.seconds).clamp(0.1, 600.0);
     options
 }
 

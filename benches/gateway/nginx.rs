@@ -16,12 +16,7 @@ pub(crate) struct Setup {
 
 /// The configuration file, all of whose paths are below `dir`.
 pub(crate) fn config(setup: Setup, dir: &Path) -> String {
-    let Setup {
-        listen,
-        upstream,
-        buffering,
-        workers,
-    } = setup;
+    let Setup { listen, upstream, buffering, workers } = setup;
     let (dir, buffering) = (dir.display(), if buffering { "on" } else { "off" });
     format!(
         "daemon off;
@@ -61,10 +56,6 @@ http {{
 
 /// Whether the program is there.
 pub(crate) fn is_installed() -> bool {
-    let quiet = Command::new("nginx")
-        .arg("-v")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let quiet = Command::new("nginx").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
 }

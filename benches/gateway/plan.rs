@@ -29,19 +29,11 @@ pub(crate) enum Action {
     /// Each connection calls again as soon as it is answered.
     Closed { tool: Tool, connections: usize },
     /// So many calls a second, answered or not.
-    Open {
-        tool: Tool,
-        connections: usize,
-        per_second: u32,
-    },
+    Open { tool: Tool, connections: usize, per_second: u32 },
     /// Create, get until done, result: again and again.
     Lives { connections: usize },
     /// `few` and then `many` held calls stand behind tasks while tasks are read.
-    HeldTasks {
-        connections: usize,
-        few: usize,
-        many: usize,
-    },
+    HeldTasks { connections: usize, few: usize, many: usize },
     /// So many plain calls wait for their answers.
     HeldCalls { count: usize },
     /// So many tasks have ended and are kept.
@@ -78,9 +70,7 @@ impl Tool {
             Self::Small => format!(r#"{{"name":"small","arguments":{{"text":"{text}"}}"#),
             Self::Big => format!(r#"{{"name":"big","arguments":{{"bytes":{BIG}}}"#),
             Self::Burst => {
-                format!(
-                    r#"{{"name":"burst","arguments":{{"events":{BURST}}},"_meta":{{"progressToken":7}}"#
-                )
+                format!(r#"{{"name":"burst","arguments":{{"events":{BURST}}},"_meta":{{"progressToken":7}}"#)
             }
             Self::Paced => format!(
                 r#"{{"name":"paced","arguments":{{"events":{events},"gapMs":{gap}}},"_meta":{{"progressToken":7}}"#

@@ -22,22 +22,14 @@ impl Tree {
                 continue;
             };
             // A process may end while the others are looked at.
-            if let Some(parent) = stat(pid)
-                .ok()
-                .and_then(|stat| stat.get(1)?.parse::<u32>().ok())
-            {
+            if let Some(parent) = stat(pid).ok().and_then(|stat| stat.get(1)?.parse::<u32>().ok()) {
                 parents.insert(pid, parent);
             }
         }
         let mut tree = vec![root];
         let mut at = 0;
         while let Some(&parent) = tree.get(at) {
-            tree.extend(
-                parents
-                    .iter()
-                    .filter(|(_, of)| **of == parent)
-                    .map(|(pid, _)| *pid),
-            );
+            tree.extend(parents.iter().filter(|(_, of)| **of == parent).map(|(pid, _)| *pid));
             at += 1;
         }
         Ok(Self(tree))
@@ -48,10 +40,7 @@ impl Tree {
     /// The times of the threads are exact and lack the threads that have ended; those of the process have these too,
     /// in whole ticks. The greater is the better.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let times = self
-            .0
-            .iter()
-            .map(|pid| Ok(ticks(*pid)?.max(threads(*pid)?)));
+        let times = self.0.iter().map(|pid| Ok(ticks(*pid)?.max(threads(*pid)?)));
         times.sum()
     }
 
@@ -60,10 +49,7 @@ impl Tree {
         let mut bytes = 0.0;
         for pid in &self.0 {
             let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmRSS:"))
-                .context("no VmRSS")?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
             let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
             bytes += kib * 1024.0;
         }
@@ -100,8 +86,7 @@ fn threads(pid: u32) -> Result<Duration> {
 
 /// The fields of `/proc/PID/stat` after the name, which may itself hold spaces: the first is the state.
 fn stat(pid: u32) -> Result<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("process {pid} is gone"))?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
     let (_, fields) = stat.rsplit_once(')').context("an odd /proc/PID/stat")?;
     Ok(fields.split_whitespace().map(str::to_owned).collect())
 }
@@ -109,13 +94,7 @@ fn stat(pid: u32) -> Result<Vec<String>> {
 /// How many files a process may open once it has raised its own limit.
 pub(crate) fn most_files() -> Result<usize> {
     let limits = fs::read_to_string("/proc/self/limits")?;
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))
-        .context("no limit of open files")?;
-    let hard = line
-        .split_whitespace()
-        .nth(1)
-        .context("no hard limit of open files")?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).context("no limit of open files")?;
+    let hard = line.split_whitespace().nth(1).context("no hard limit of open files")?;
     Ok(hard.parse().unwrap_or(1_000_000))
 }

@@ -28,16 +28,8 @@ impl Spread {
         let (low, high) = (*values.first()?, *values.last()?);
         let middle = values.len() / 2;
         let upper = *values.get(middle)?;
-        let lower = if values.len().is_multiple_of(2) {
-            *values.get(middle.checked_sub(1)?)?
-        } else {
-            upper
-        };
-        Some(Self {
-            low,
-            median: f64::midpoint(lower, upper),
-            high,
-        })
+        let lower = if values.len().is_multiple_of(2) { *values.get(middle.checked_sub(1)?)? } else { upper };
+        Some(Self { low, median: f64::midpoint(lower, upper), high })
     }
 
     fn text(self) -> String {
@@ -48,12 +40,7 @@ impl Spread {
 /// Prints a case: a row for each run, a column for each figure.
 pub(crate) fn case(case: &Case, rounds: &[Round], options: &Options) {
     let seconds = options.seconds;
-    println!(
-        "{}: {} ({} rounds, windows of {seconds} s)",
-        case.name,
-        case.title,
-        rounds.len()
-    );
+    println!("{}: {} ({} rounds, windows of {seconds} s)", case.name, case.title, rounds.len());
     let mut columns = columns(case.unit);
     columns.retain(|column| column.is_seen(rounds));
     let mut head = format!("  {:<22}", "");
@@ -64,11 +51,7 @@ pub(crate) fn case(case: &Case, rounds: &[Round], options: &Options) {
     for run in &case.runs {
         let mut row = format!("  {:<22}", run.label);
         for column in &columns {
-            row += &format!(
-                "{:>width$}",
-                column.cell(rounds, run.label),
-                width = column.width()
-            );
+            row += &format!("{:>width$}", column.cell(rounds, run.label), width = column.width());
         }
         println!("{}", row.trim_end());
     }
@@ -80,12 +63,7 @@ pub(crate) fn verdicts(case: &Case, rounds: &[Round]) -> Vec<Verdict> {
     let verdict = |judged: &Judged| Verdict {
         case: case.name,
         what: judged.what,
-        spread: Spread::of(
-            rounds
-                .iter()
-                .filter_map(|round| quotient(round, judged))
-                .collect(),
-        ),
+        spread: Spread::of(rounds.iter().filter_map(|round| quotient(round, judged)).collect()),
         at_most: judged.at_most,
     };
     case.judged.iter().map(verdict).collect()
@@ -96,17 +74,8 @@ pub(crate) fn summary(verdicts: &[Verdict]) {
     if verdicts.iter().all(|verdict| verdict.spread.is_none()) {
         return;
     }
-    println!(
-        "{:<12}{:<58}{:>24}{:>10}",
-        "target", "", "median [low-high]", "at most"
-    );
-    for Verdict {
-        case,
-        what,
-        spread,
-        at_most,
-    } in verdicts
-    {
+    println!("{:<12}{:<58}{:>24}{:>10}", "target", "", "median [low-high]", "at most");
+    for Verdict { case, what, spread, at_most } in verdicts {
         let (text, word) = match spread {
             Some(spread) if spread.median <= *at_most => (spread.text(), "met"),
             Some(spread) => (spread.text(), "missed"),
@@ -143,49 +112,30 @@ impl Column {
     fn is_seen(&self, rounds: &[Round]) -> bool {
         let has = |round: &Round| match self.over {
             Some(over) => value(round, over, self.figure).is_some(),
-            None => round
-                .values()
-                .any(|sample| sample.contains_key(&self.figure)),
+            None => round.values().any(|sample| sample.contains_key(&self.figure)),
         };
         rounds.iter().any(has)
     }
 
     fn width(&self) -> usize {
-        self.title
-            .len()
-            .max(if self.over == Some(FLOOR) { 18 } else { 9 })
-            + 2
+        self.title.len().max(if self.over == Some(FLOOR) { 18 } else { 9 }) + 2
     }
 
     fn cell(&self, rounds: &[Round], run: &str) -> String {
         let each = rounds.iter().filter_map(|round| {
             let measured = value(round, run, self.figure)?;
-            Some(
-                measured
-                    / self
-                        .over
-                        .map_or(Some(self.unit), |over| value(round, over, self.figure))?,
-            )
+            Some(measured / self.over.map_or(Some(self.unit), |over| value(round, over, self.figure))?)
         });
         let Some(spread) = Spread::of(each.collect()) else {
             return "-".to_owned();
         };
-        if self.over == Some(FLOOR) {
-            spread.text()
-        } else {
-            format!("{:.*}", self.decimals, spread.median)
-        }
+        if self.over == Some(FLOOR) { spread.text() } else { format!("{:.*}", self.decimals, spread.median) }
     }
 }
 
 fn columns(unit: &str) -> Vec<Column> {
-    let plain = |title: &str, figure, unit, decimals| Column {
-        title: title.to_owned(),
-        figure,
-        over: None,
-        unit,
-        decimals,
-    };
+    let plain =
+        |title: &str, figure, unit, decimals| Column { title: title.to_owned(), figure, over: None, unit, decimals };
     let ratio = |title: &str, figure, over| Column {
         title: title.to_owned(),
         figure,

@@ -48,15 +48,7 @@ impl Options {
     /// Everything once and small: it shows that the bench works, and measures nothing.
     pub(crate) fn quick() -> Self {
         let seconds = 0.2;
-        Self {
-            rounds: 1,
-            warm_up: 0.1,
-            seconds,
-            held_tasks: (50, 200),
-            held_calls: 100,
-            finished: 500,
-            ..Self::full()
-        }
+        Self { rounds: 1, warm_up: 0.1, seconds, held_tasks: (50, 200), held_calls: 100, finished: 500, ..Self::full() }
     }
 
     /// A held task takes one file of the proxy and a held plain call two.
@@ -78,10 +70,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     }
     let files = process::most_files()?;
     if options.within(files) != (options.held_tasks.1, options.held_calls) {
-        bail!(
-            "a process may open {files} files only: too few for {} held calls",
-            options.held_tasks.1
-        );
+        bail!("a process may open {files} files only: too few for {} held calls", options.held_tasks.1);
     }
     let mut summary = Vec::new();
     let mut failed = Vec::new();
@@ -102,11 +91,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         }
     }
     report::summary(&summary);
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        bail!("not measured: {}", failed.join(", "))
-    }
+    if failed.is_empty() { Ok(()) } else { bail!("not measured: {}", failed.join(", ")) }
 }
 
 /// The cases of that name, or else those whose names hold it.
@@ -114,20 +99,14 @@ fn wanted(options: &Options) -> Result<Vec<Case>> {
     let mut cases = cases::all(options);
     let exact: Vec<_> = cases.iter().map(|case| case.name).collect();
     let matches = |case: &Case, wanted: &String| {
-        if exact.contains(&wanted.as_str()) {
-            case.name == wanted
-        } else {
-            case.name.contains(wanted.as_str())
-        }
+        if exact.contains(&wanted.as_str()) { case.name == wanted } else { case.name.contains(wanted.as_str()) }
     };
     for name in &options.cases {
         if !cases.iter().any(|case| matches(case, name)) {
             bail!("no case is called {name}; there are {}", exact.join(", "));
         }
     }
-    cases.retain(|case| {
-        options.cases.is_empty() || options.cases.iter().any(|name| matches(case, name))
-    });
+    cases.retain(|case| options.cases.is_empty() || options.cases.iter().any(|name| matches(case, name)));
     Ok(cases)
 }
 
@@ -138,9 +117,7 @@ async fn rounds(case: &Case, options: &Options) -> Result<Vec<Round>> {
         // Each round starts with another run, so that none always follows the same one.
         let turn = at % case.runs.len();
         for run in case.runs.iter().cycle().skip(turn).take(case.runs.len()) {
-            let sample = once(case, *run, options)
-                .await
-                .with_context(|| format!("round {}, {}", at + 1, run.label))?;
+            let sample = once(case, *run, options).await.with_context(|| format!("round {}, {}", at + 1, run.label))?;
             round.insert(run.label, sample);
         }
         rounds.push(round);

@@ -62,20 +62,12 @@ impl Stand {
     pub(crate) async fn start(target: Target, setup: Setup, taskgate: &Path) -> Result<Self> {
         let dir = TempDir::new()?;
         let (upstream, upstream_address) = Child::role(&["upstream".to_owned()]).await?;
-        let upstream_address: SocketAddr =
-            upstream_address.parse().context("the upstream's address")?;
-        let mut stand = Self {
-            proxy: None,
-            _upstream: upstream,
-            address: upstream_address,
-            upstream_address,
-            dir,
-        };
+        let upstream_address: SocketAddr = upstream_address.parse().context("the upstream's address")?;
+        let mut stand = Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir };
         match target {
             Target::Direct => {}
             Target::Floor => {
-                let (floor, address) =
-                    Child::role(&["floor".to_owned(), upstream_address.to_string()]).await?;
+                let (floor, address) = Child::role(&["floor".to_owned(), upstream_address.to_string()]).await?;
                 stand.address = address.parse().context("the floor's address")?;
                 stand.proxy = Some(floor);
             }
@@ -97,14 +89,8 @@ impl Stand {
         let path = self.dir.path().join("nginx.conf");
         std::fs::write(&path, nginx::config(setup, self.dir.path()))?;
         let error_log = self.dir.path().join("nginx.error.log");
-        let arguments = [
-            "-e".to_owned(),
-            text(&error_log),
-            "-c".to_owned(),
-            text(&path),
-        ];
-        self.start_proxy("nginx", Path::new("nginx"), &arguments, End::Ask)
-            .await
+        let arguments = ["-e".to_owned(), text(&error_log), "-c".to_owned(), text(&path)];
+        self.start_proxy("nginx", Path::new("nginx"), &arguments, End::Ask).await
     }
 
     async fn start_taskgate(&mut self, setup: Setup, program: &Path) -> Result<()> {
@@ -122,21 +108,12 @@ impl Stand {
             arguments.extend(["--admin".to_owned(), admin.to_string()]);
         }
         arguments.extend(["--log-level".to_owned(), "warn".to_owned()]);
-        self.start_proxy("taskgate", program, &arguments, End::Kill)
-            .await
+        self.start_proxy("taskgate", program, &arguments, End::Kill).await
     }
 
-    async fn start_proxy(
-        &mut self,
-        name: &str,
-        program: &Path,
-        arguments: &[String],
-        end: End,
-    ) -> Result<()> {
+    async fn start_proxy(&mut self, name: &str, program: &Path, arguments: &[String], end: End) -> Result<()> {
         let log = self.log(name);
-        let child = self
-            .proxy
-            .insert(Child::start(name, program, arguments, &log, end)?);
+        let child = self.proxy.insert(Child::start(name, program, arguments, &log, end)?);
         for _ in 0..READY_POLLS {
             child.still_runs(&log)?;
             if TcpStream::connect(self.address).await.is_ok() {
@@ -144,11 +121,7 @@ impl Stand {
             }
             sleep(Duration::from_millis(20)).await;
         }
-        bail!(
-            "{name} does not listen on {}: {}",
-            self.address,
-            child::tail(&log)
-        )
+        bail!("{name} does not listen on {}: {}", self.address, child::tail(&log))
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -167,9 +140,7 @@ impl Stand {
             .kill_on_drop(true)
             .output();
         let patience = plan.patience() * 4;
-        let output = timeout(patience, output)
-            .await
-            .context("the load generator does not end")??;
+        let output = timeout(patience, output).await.context("the load generator does not end")??;
         if let Some(proxy) = &mut self.proxy {
             let log = self.dir.path().join(format!("{target}.log"));
             proxy.still_runs(&log)?;

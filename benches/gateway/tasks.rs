@@ -53,10 +53,7 @@ pub(crate) async fn lives(plan: &Plan, connections: usize) -> Result<Sample> {
     })
     .await?;
     let polls: usize = seen.iter().map(|lives| lives.polls).sum();
-    let (whole, handles): (Vec<_>, Vec<_>) = seen
-        .into_iter()
-        .map(|lives| (lives.whole, lives.handles))
-        .unzip();
+    let (whole, handles): (Vec<_>, Vec<_>) = seen.into_iter().map(|lives| (lives.whole, lives.handles)).unzip();
     let (whole, handles) = (Latencies::all(whole), Latencies::all(handles));
     let mut sample = Sample::new();
     meter.report(&mut sample, whole.len(), whole.len());
@@ -67,12 +64,7 @@ pub(crate) async fn lives(plan: &Plan, connections: usize) -> Result<Sample> {
     Ok(sample)
 }
 
-pub(crate) async fn held(
-    plan: &Plan,
-    connections: usize,
-    few: usize,
-    many: usize,
-) -> Result<Sample> {
+pub(crate) async fn held(plan: &Plan, connections: usize, few: usize, many: usize) -> Result<Sample> {
     let tree = tree(plan)?;
     end(plan, connections, WARM).await?;
     sleep(SETTLE).await;
@@ -108,14 +100,8 @@ pub(crate) async fn held_calls(plan: &Plan, count: usize) -> Result<Sample> {
     wait_until_held(plan, count).await?;
     sleep(SETTLE).await;
     let after = tree.resident()?;
-    first
-        .call("ping", "{}")
-        .await
-        .context("while calls are held")?;
-    Ok(Sample::from([(
-        Figure::Bytes,
-        (after - before) / count as f64,
-    )]))
+    first.call("ping", "{}").await.context("while calls are held")?;
+    Ok(Sample::from([(Figure::Bytes, (after - before) / count as f64)]))
 }
 
 pub(crate) async fn finished(plan: &Plan, connections: usize, count: usize) -> Result<Sample> {
@@ -133,9 +119,7 @@ pub(crate) async fn finished(plan: &Plan, connections: usize, count: usize) -> R
 pub(crate) async fn idle(plan: &Plan) -> Result<Sample> {
     let tree = tree(plan)?;
     let mut client = Client::initialize(plan.proxy).await?;
-    client
-        .call_tool(Tool::Small, &Tool::Small.params(false))
-        .await?;
+    client.call_tool(Tool::Small, &Tool::Small.params(false)).await?;
     sleep(SETTLE).await;
     Ok(Sample::from([(Figure::Bytes, tree.resident()?)]))
 }
@@ -147,9 +131,7 @@ fn tree(plan: &Plan) -> Result<Tree> {
 /// Creates a task and hands back `params` for everything that is asked of it.
 async fn create(client: &mut Client, params: &str) -> Result<Box<str>> {
     let answer = client.call("tools/call", params).await?;
-    let id = answer
-        .text("taskId")
-        .context("no handle: is the call a task?")?;
+    let id = answer.text("taskId").context("no handle: is the call a task?")?;
     Ok(format!(r#"{{"taskId":"{id}"}}"#).into())
 }
 
@@ -167,9 +149,7 @@ async fn poll(client: &mut Client, task: &str) -> Result<usize> {
 
 /// So many tasks, from creation to their end.
 async fn end(plan: &Plan, connections: usize, count: usize) -> Result<()> {
-    for_each(plan, connections, count, Tool::Small, true)
-        .await
-        .map(drop)
+    for_each(plan, connections, count, Tool::Small, true).await.map(drop)
 }
 
 /// So many tasks whose calls do not end.
@@ -185,11 +165,7 @@ async fn for_each(
     to_the_end: bool,
 ) -> Result<Vec<Box<str>>> {
     let mut workers = JoinSet::new();
-    for (at, mut client) in clients(plan.proxy, connections)
-        .await?
-        .into_iter()
-        .enumerate()
-    {
+    for (at, mut client) in clients(plan.proxy, connections).await?.into_iter().enumerate() {
         let share = count / connections + usize::from(at < count % connections);
         workers.spawn(async move {
             let params = tool.params(true);
@@ -212,33 +188,30 @@ async fn for_each(
         }
         Ok(all)
     };
-    timeout(plan.patience(), all)
-        .await
-        .context("the tasks take too long")?
+    timeout(plan.patience(), all).await.context("the tasks take too long")?
 }
 
 /// CPU of a `tasks/get` while the connections read these tasks in turn.
 async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Option<f64>> {
     let tasks: Arc<[Box<str>]> = tasks.into();
     let clients = clients(plan.proxy, connections).await?;
-    let (seen, meter): (Vec<usize>, Meter) =
-        window::measure(plan, clients, |at, mut client, window| {
-            let tasks = Arc::clone(&tasks);
-            async move {
-                let mut count = 0;
-                let mut turns = tasks.iter().cycle().skip(at * tasks.len() / connections);
-                let mut now = Instant::now();
-                while !window.is_over(now) {
-                    let task = turns.next().context("no task to read")?;
-                    let status = client.call("tasks/get", task).await?.text("status")?;
-                    ensure!(status == "working", "a held task is {status}");
-                    now = Instant::now();
-                    count += usize::from(window.holds(now));
-                }
-                Ok(count)
+    let (seen, meter): (Vec<usize>, Meter) = window::measure(plan, clients, |at, mut client, window| {
+        let tasks = Arc::clone(&tasks);
+        async move {
+            let mut count = 0;
+            let mut turns = tasks.iter().cycle().skip(at * tasks.len() / connections);
+            let mut now = Instant::now();
+            while !window.is_over(now) {
+                let task = turns.next().context("no task to read")?;
+                let status = client.call("tasks/get", task).await?.text("status")?;
+                ensure!(status == "working", "a held task is {status}");
+                now = Instant::now();
+                count += usize::from(window.holds(now));
             }
-        })
-        .await?;
+            Ok(count)
+        }
+    })
+    .await?;
     Ok(meter.cpu_each(seen.into_iter().sum()))
 }
 
@@ -246,9 +219,7 @@ async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Opt
 async fn warm_up(plan: &Plan) -> Result<()> {
     for mut client in clients(plan.proxy, 16).await? {
         for _ in 0..WARM / 16 {
-            client
-                .call_tool(Tool::Small, &Tool::Small.params(false))
-                .await?;
+            client.call_tool(Tool::Small, &Tool::Small.params(false)).await?;
         }
     }
     Ok(())

@@ -27,8 +27,7 @@ use memchr::memmem;
 use crate::listen;
 
 /// The text that `small` answers with: 64 bytes.
-pub(crate) const SMALL_TEXT: &str =
-    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const SMALL_TEXT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Answers with the number of calls held right now.
 pub(crate) const HELD_PATH: &str = "/held";
@@ -57,10 +56,7 @@ pub(crate) async fn run() -> Result<()> {
             tokio::spawn(async move {
                 let service = service_fn(move |request| answer(Arc::clone(&server), request));
                 // Without writev a burst is flattened into one buffer and leaves in one write.
-                http1::Builder::new()
-                    .writev(false)
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await
+                http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service).await
             });
         }
     };
@@ -70,10 +66,7 @@ pub(crate) async fn run() -> Result<()> {
     }
 }
 
-async fn answer(
-    server: Arc<Server>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, hyper::Error> {
+async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
     if request.method() == Method::POST {
         let body = request.into_body().collect().await?.to_bytes();
         return Ok(message(&server, &body).await);
@@ -102,30 +95,20 @@ async fn message(server: &Server, body: &[u8]) -> Response<Body> {
         }
         "tools/list" => json(result(id, TOOLS)),
         "ping" => json(result(id, "{}")),
-        _ => json(format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"Method not found"}}}}"#
-        )),
+        _ => json(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"Method not found"}}}}"#)),
     }
 }
 
 async fn call(server: &Server, body: &[u8], id: &str) -> Response<Body> {
-    let number = |member: &[u8]| {
-        scalar(body, member)
-            .and_then(|digits| digits.parse::<usize>().ok())
-            .unwrap_or(0)
-    };
+    let number = |member: &[u8]| scalar(body, member).and_then(|digits| digits.parse::<usize>().ok()).unwrap_or(0);
     match text(body, b"\"name\":\"").unwrap_or_default() {
         "small" => json(result(id, &content(SMALL_TEXT))),
         "noop" => json(result(id, r#"{"content":[]}"#)),
-        "big" => json(result(
-            id,
-            &content(&"x".repeat(number(b"\"bytes\":").min(MOST_BYTES))),
-        )),
+        "big" => json(result(id, &content(&"x".repeat(number(b"\"bytes\":").min(MOST_BYTES))))),
         tool @ ("burst" | "paced") => {
             let token = scalar(body, b"\"progressToken\":").unwrap_or("0");
             let events = number(b"\"events\":").min(MOST_EVENTS);
-            let gap = (tool == "paced")
-                .then(|| Duration::from_millis(number(b"\"gapMs\":").clamp(1, 10_000) as u64));
+            let gap = (tool == "paced").then(|| Duration::from_millis(number(b"\"gapMs\":").clamp(1, 10_000) as u64));
             events_then_result(id, token, events, gap)
         }
         "hold" => {
@@ -133,9 +116,7 @@ async fn call(server: &Server, body: &[u8], id: &str) -> Response<Body> {
             tokio::time::sleep(LONGEST_HOLD).await;
             json(result(id, r#"{"content":[]}"#))
         }
-        _ => json(format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32602,"message":"Unknown tool"}}}}"#
-        )),
+        _ => json(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32602,"message":"Unknown tool"}}}}"#)),
     }
 }
 
@@ -155,12 +136,7 @@ impl Drop for Held<'_> {
     }
 }
 
-fn events_then_result(
-    id: &str,
-    token: &str,
-    events: usize,
-    gap: Option<Duration>,
-) -> Response<Body> {
+fn events_then_result(id: &str, token: &str, events: usize, gap: Option<Duration>) -> Response<Body> {
     let (id, token) = (id.to_owned(), token.to_owned());
     let frames = stream::iter(0..=events).then(move |at| {
         let data = if at == events {
@@ -179,23 +155,14 @@ fn events_then_result(
     });
     let mut response = Response::new(Either::Right(StreamBody::new(frames).boxed_unsync()));
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("text/event-stream"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        header::HeaderValue::from_static("no-cache"),
-    );
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache"));
     response
 }
 
 fn json(body: String) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::new(Bytes::from(body))));
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("application/json"),
-    );
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }
 
@@ -206,14 +173,7 @@ fn status(status: StatusCode) -> Response<Body> {
 }
 
 fn result(id: &str, result: &str) -> String {
-    [
-        r#"{"jsonrpc":"2.0","id":"#,
-        id,
-        r#","result":"#,
-        result,
-        "}",
-    ]
-    .concat()
+    [r#"{"jsonrpc":"2.0","id":"#, id, r#","result":"#, result, "}"].concat()
 }
 
 /// What `small` answers with when the text is [`SMALL_TEXT`].

@@ -56,11 +56,7 @@ impl Meter {
 }
 
 /// Lets every client work through the window and hands back what each saw.
-pub(crate) async fn measure<T, F, W>(
-    plan: &Plan,
-    clients: Vec<Client>,
-    work: W,
-) -> Result<(Vec<T>, Meter)>
+pub(crate) async fn measure<T, F, W>(plan: &Plan, clients: Vec<Client>, work: W) -> Result<(Vec<T>, Meter)>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
@@ -68,10 +64,7 @@ where
 {
     let tree = plan.watch.map(Tree::of).transpose()?;
     let start = Instant::now() + plan.warm_up();
-    let window = Window {
-        start,
-        stop: start + plan.window(),
-    };
+    let window = Window { start, stop: start + plan.window() };
     let mut workers = JoinSet::new();
     for (at, client) in clients.into_iter().enumerate() {
         workers.spawn(work(at, client, window));
@@ -88,19 +81,12 @@ where
         let (from, before) = (Instant::now(), cpu(tree.as_ref())?);
         sleep_until(window.stop).await;
         let (to, after) = (Instant::now(), cpu(tree.as_ref())?);
-        let cpu = before
-            .zip(after)
-            .map(|(before, after)| after.saturating_sub(before));
-        Ok(Meter {
-            cpu,
-            took: to - from,
-        })
+        let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        Ok(Meter { cpu, took: to - from })
     };
-    timeout(plan.patience(), async {
-        tokio::try_join!(working, metering)
-    })
-    .await
-    .context("the window has not ended: an answer is missing")?
+    timeout(plan.patience(), async { tokio::try_join!(working, metering) })
+        .await
+        .context("the window has not ended: an answer is missing")?
 }
 
 fn cpu(tree: Option<&Tree>) -> Result<Option<Duration>> {
@@ -113,8 +99,7 @@ pub(crate) struct Latencies(Vec<u64>);
 
 impl Latencies {
     pub(crate) fn push(&mut self, latency: Duration) {
-        self.0
-            .push(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.0.push(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,8 +115,6 @@ impl Latencies {
     /// The percentile in microseconds, of latencies that [`Self::all`] has put in order.
     pub(crate) fn percentile(&self, percent: usize) -> Option<f64> {
         let last = self.0.len().checked_sub(1)?;
-        self.0
-            .get((self.0.len() * percent / 100).min(last))
-            .map(|nanos| *nanos as f64 / 1e3)
+        self.0.get((self.0.len() * percent / 100).min(last)).map(|nanos| *nanos as f64 / 1e3)
     }
 }
