@@ -4,4 +4,5 @@ pub mod clock;
 pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;
+pub mod sse;
 pub mod upstream;

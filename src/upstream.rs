@@ -3,12 +3,15 @@
 //! An upstream carries whole JSON-RPC messages and opaque bodies. It knows sessions and protocol versions of its own
 //! hop, and nothing of tasks, callers or quotas.
 
+pub mod http;
+pub mod messages;
+
 use std::fmt;
 use std::sync::Arc;
 
+use ::http::{HeaderMap, StatusCode};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::sync::mpsc;
 
@@ -123,7 +126,7 @@ pub enum Error {
     #[error("the upstream refused the message with HTTP status {status}")]
     Refused {
         /// The HTTP status.
-        status: http::StatusCode,
+        status: StatusCode,
         /// The `error` member as JSON text.
         error: Box<str>,
     },

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::jsonrpc::{Object, string_value};
+
 /// A revision of the protocol in the handshake era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProtocolVersion {
@@ -26,6 +28,13 @@ impl ProtocolVersion {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
+    }
+
+    /// The version that a server chose in its `initialize` result (JSON text); `None` for one that is not spoken here.
+    #[must_use]
+    pub fn of_initialize_result(result: &str) -> Option<Self> {
+        let result = Object::parse(result).ok()?;
+        Self::parse(&string_value(result.get("protocolVersion")?)?)
     }
 
     /// The version as it is written.

@@ -1,0 +1,256 @@
+//! Streamable HTTP towards a server: the client's half of the transport (2025-11-25 and older).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::mcp::version::ProtocolVersion;
+
+use super::messages::{Messages, collect};
+use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
+
+/// How long a handshake, or a refusal's body, may take. Tool work is not bounded by any timer of the transport.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+/// How long ending a session may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// Idle connections are dropped before the servers most in use do it (Node: 5 s), so that no request meets a dead one.
+const IDLE_LIMIT: Duration = Duration::from_secs(4);
+/// The longest body of a refusal that is read.
+const REFUSAL_LIMIT: usize = 64 * 1024;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// Where the server is and how it is reached.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The MCP endpoint, `http` or `https`.
+    pub url: Uri,
+    /// The gateway's own headers for it, credentials among them; they replace a client's of the same name.
+    pub headers: HeaderMap,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// The longest message that is read whole, in bytes.
+    pub max_message: usize,
+}
+
+/// A server behind streamable HTTP.
+#[derive(Debug)]
+pub struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    config: Config,
+}
+
+impl Http {
+    /// A client of that server; nothing is sent yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(config.connect_timeout));
+        connector.set_keepalive(Some(Duration::from_secs(60)));
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_webpki_roots()
+            .https_or_http()
+            .enable_http1()
+            .enable_http2()
+            .wrap_connector(connector);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_LIMIT)
+            .pool_max_idle_per_host(512)
+            .build(connector);
+        Self { client, config }
+    }
+
+    /// Adds what this hop decides to the client's headers and sends the request.
+    async fn exchange(
+        &self,
+        method: Method,
+        mut headers: HeaderMap,
+        session: Option<&SessionKey>,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        headers.insert(ACCEPT_ENCODING, IDENTITY);
+        if let Some(session) = session {
+            if let Some(id) = &session.id {
+                let id = HeaderValue::from_str(id).map_err(|_| Error::Protocol("unusable session id".into()))?;
+                headers.insert(SESSION_ID, id);
+            }
+            if session.version.has_version_header() {
+                headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(session.version.as_str()));
+            }
+        }
+        for (name, value) in &self.config.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.config.url.clone();
+        *request.headers_mut() = headers;
+        self.client
+            .request(request)
+            .await
+            .map_err(|error| if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) })
+    }
+
+    /// Posts a message; answers with an error status become errors.
+    async fn post(&self, session: Option<&SessionKey>, message: Outgoing) -> Result<Response<Incoming>, Error> {
+        let Outgoing { mut headers, body, .. } = message;
+        headers.insert(ACCEPT, BOTH);
+        headers.insert(CONTENT_TYPE, JSON);
+        let response = self.exchange(Method::POST, headers, session, body).await?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(session, response).await) }
+    }
+}
+
+/// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
+async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
+    let status = response.status();
+    if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
+        return Error::SessionGone;
+    }
+    // Another resource's challenge means nothing to the gateway's client.
+    let ours = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
+    if status.is_client_error() && !ours && is_type(response.headers(), "application/json") {
+        let mut body = body_of(response);
+        if let Ok(Ok(text)) = tokio::time::timeout(HANDSHAKE_LIMIT, collect(&mut body, REFUSAL_LIMIT)).await
+            && let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(&text)
+        {
+            return Error::Refused { status, error: error.get().into() };
+        }
+    }
+    Error::Protocol(format!("it answered with HTTP status {}", status.as_u16()))
+}
+
+fn body_of(response: Response<Incoming>) -> Body {
+    response.into_body().map_err(|error| Error::Lost(error.into())).boxed_unsync()
+}
+
+fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case(wanted)
+}
+
+/// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
+fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
+    let headers = response.headers();
+    if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != IDENTITY) {
+        return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
+    }
+    if is_type(headers, "text/event-stream") {
+        Ok(Reply::Events(body_of(response)))
+    } else if is_type(headers, "application/json") {
+        Ok(Reply::Json(body_of(response)))
+    } else {
+        Err(Error::Protocol("its answer is neither JSON nor an event stream".into()))
+    }
+}
+
+/// Reads the answer to `initialize` out of a reply.
+async fn handshake(reply: Reply, id: &Id, limit: usize) -> Result<Box<str>, Error> {
+    let mut messages = Messages::of_reply(reply, limit);
+    while let Some(message) = messages.next().await? {
+        match Message::parse(&message) {
+            Ok(Message::Response { id: Some(answered), outcome }) if answered == *id => {
+                return match outcome {
+                    Outcome::Result(result) => Ok(result.get().into()),
+                    Outcome::Error(error) => Err(Error::Refused { status: StatusCode::OK, error: error.get().into() }),
+                };
+            }
+            Ok(_) => {}
+            Err(defect) => return Err(Error::Protocol(defect.to_string())),
+        }
+    }
+    Err(Error::Protocol("it did not answer `initialize`".into()))
+}
+
+#[async_trait]
+impl Upstream for Http {
+    async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error> {
+        let id = Id::number(0);
+        let body = jsonrpc::request(&id, "initialize", Some(params));
+        let kind = Kind::Request { id: id.clone(), progress_token: None };
+        let opening = async {
+            let response = self.post(None, Outgoing { kind, body, headers }).await?;
+            let session = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
+            let result = handshake(reply_of(response)?, &id, self.config.max_message).await?;
+            let version = ProtocolVersion::of_initialize_result(&result)
+                .ok_or_else(|| Error::Protocol("it chose a protocol version that is not spoken here".into()))?;
+            Ok(Opened { session: SessionKey { id: session, version }, result })
+        };
+        let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
+        tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?
+    }
+
+    async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {
+        let one_way = message.kind == Kind::OneWay;
+        let response = self.post(Some(session), message).await?;
+        if one_way {
+            return Ok(Reply::Accepted);
+        }
+        if response.status() == StatusCode::ACCEPTED {
+            return Err(Error::Protocol("it accepted a request without an answer".into()));
+        }
+        reply_of(response)
+    }
+
+    async fn listen(&self, session: &SessionKey, last_event_id: Option<&str>) -> Result<Listening, Error> {
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.insert(ACCEPT, EVENTS);
+        if let Some(id) = last_event_id {
+            let id = HeaderValue::from_str(id).map_err(|_| Error::Protocol("unusable event id".into()))?;
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        let response = self.exchange(Method::GET, headers, Some(session), Bytes::new()).await?;
+        match response.status() {
+            StatusCode::OK => match reply_of(response)? {
+                Reply::Events(body) => Ok(Listening::Events(body)),
+                _ => Ok(Listening::NotOffered),
+            },
+            // 2025-11-25 transports, "Listening for Messages from the Server" 2.
+            StatusCode::METHOD_NOT_ALLOWED => Ok(Listening::NotOffered),
+            _ => match refusal(Some(session), response).await {
+                // Servers without streams answer with many a status; with an event id the client must hear of it.
+                Error::Refused { .. } if last_event_id.is_none() => Ok(Listening::NotOffered),
+                error => Err(error),
+            },
+        }
+    }
+
+    async fn close(&self, session: &SessionKey) {
+        if session.id.is_none() {
+            return;
+        }
+        let exchange = self.exchange(Method::DELETE, HeaderMap::new(), Some(session), Bytes::new());
+        match tokio::time::timeout(CLOSE_LIMIT, exchange).await {
+            Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "upstream session closed"),
+            Ok(Err(error)) => tracing::debug!(%error, "upstream session not closed"),
+            Err(_) => tracing::debug!("closing the upstream session took too long"),
+        }
+    }
+}
+
+/// 2025-11-25 transports, "Session Management" 1: visible ASCII only.
+fn session_id(value: &HeaderValue) -> Result<Arc<str>, Error> {
+    let text = value.to_str().ok().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()));
+    text.map(Arc::from).ok_or_else(|| Error::Protocol("its session id is not visible ASCII".into()))
+}

@@ -1,0 +1,166 @@
+//! Reads what came back for a request as whole messages, whatever carried them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+
+use crate::jsonrpc;
+use crate::sse::{Event, Framer};
+
+use super::{Body, Error, Listening, Reply};
+
+/// Messages as they come. Reading is bounded: one message of at most the given size is held at a time.
+#[derive(Debug)]
+pub struct Messages {
+    source: Source,
+    /// Members of a batch that was split (2025-03-26 servers may send arrays).
+    ready: VecDeque<Bytes>,
+    limit: usize,
+    last_event_id: Option<String>,
+    retry: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Json(Body, Vec<u8>),
+    Events(Body, Framer),
+    Channel(mpsc::Receiver<Bytes>),
+    Ended,
+}
+
+impl Messages {
+    /// The messages of a reply to a request.
+    #[must_use]
+    pub fn of_reply(reply: Reply, limit: usize) -> Self {
+        Self::new(
+            match reply {
+                Reply::Accepted => Source::Ended,
+                Reply::Json(body) => Source::Json(body, Vec::new()),
+                Reply::Events(body) => Source::Events(body, Framer::new(limit)),
+                Reply::Messages(channel) => Source::Channel(channel),
+            },
+            limit,
+        )
+    }
+
+    /// The messages of a standalone stream; `None` where there is none.
+    #[must_use]
+    pub fn of_listening(listening: Listening, limit: usize) -> Option<Self> {
+        let source = match listening {
+            Listening::Events(body) => Source::Events(body, Framer::new(limit)),
+            Listening::Messages(channel) => Source::Channel(channel),
+            Listening::NotOffered => return None,
+        };
+        Some(Self::new(source, limit))
+    }
+
+    fn new(source: Source, limit: usize) -> Self {
+        Self { source, ready: VecDeque::new(), limit, last_event_id: None, retry: None }
+    }
+
+    /// The id after which the stream can be resumed, if the upstream gave one.
+    #[must_use]
+    pub fn last_event_id(&self) -> Option<&str> {
+        self.last_event_id.as_deref()
+    }
+
+    /// How long the upstream asks to wait before resuming.
+    #[must_use]
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+
+    /// The next message; `None` when the stream has ended. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when the connection broke, [`Error::Protocol`] for bytes that can't be messages.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Ok(Some(message));
+            }
+            let data = match &mut self.source {
+                Source::Ended => return Ok(None),
+                Source::Channel(channel) => match channel.recv().await {
+                    Some(message) => message,
+                    None => return Ok(None),
+                },
+                Source::Json(body, read) => {
+                    read_to_end(body, read, self.limit).await?;
+                    let whole = Bytes::from(std::mem::take(read));
+                    self.source = Source::Ended;
+                    whole
+                }
+                Source::Events(body, framer) => match next_event(body, framer).await? {
+                    None => {
+                        self.source = Source::Ended;
+                        return Ok(None);
+                    }
+                    Some(frame) => {
+                        let event = Event::parse(&frame);
+                        if let Some(id) = &event.id {
+                            self.last_event_id = (!id.is_empty()).then(|| id.clone().into_owned());
+                        }
+                        self.retry = event.retry.map(Duration::from_millis).or(self.retry);
+                        if !event.has_message() {
+                            continue;
+                        }
+                        event.data.map(|data| Bytes::copy_from_slice(&data)).unwrap_or_default()
+                    }
+                },
+            };
+            self.take(data)?;
+        }
+    }
+
+    fn take(&mut self, data: Bytes) -> Result<(), Error> {
+        if data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            let members = jsonrpc::split_batch(&data).map_err(|defect| Error::Protocol(defect.to_string()))?;
+            self.ready.extend(members.into_iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())));
+        } else {
+            self.ready.push_back(data);
+        }
+        Ok(())
+    }
+}
+
+async fn next_event(body: &mut Body, framer: &mut Framer) -> Result<Option<Bytes>, Error> {
+    loop {
+        if let Some(frame) = framer.next_frame().map_err(|error| Error::Protocol(error.to_string()))? {
+            return Ok(Some(frame));
+        }
+        match body.frame().await {
+            None => return Ok(None),
+            Some(frame) => {
+                if let Ok(data) = frame?.into_data() {
+                    framer.push(data);
+                }
+            }
+        }
+    }
+}
+
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// [`Error::Protocol`] for a longer body, or as the body fails.
+pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
+    let mut read = Vec::new();
+    read_to_end(body, &mut read, limit).await?;
+    Ok(Bytes::from(read))
+}
+
+/// Adds the rest of a body to what was read of it, so that a cancelled wait loses nothing.
+async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Result<(), Error> {
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if read.len() + data.len() > limit {
+            return Err(Error::Protocol(format!("a message is longer than {limit} bytes")));
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(())
+}
