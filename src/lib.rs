@@ -1,6 +1,7 @@
 //! taskgate: MCP tasks for MCP servers that have none.
 
 pub mod clock;
+pub mod demo;
 pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;

@@ -19,8 +19,7 @@ use super::stream::Stream;
 use super::tools::{self, Tool};
 
 /// Log levels, least severe first (2025-11-25 logging, "Log Levels").
-pub(super) const LEVELS: [&str; 8] =
-    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+pub(super) const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 /// The longest that a tool waits or works.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);

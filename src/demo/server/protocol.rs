@@ -111,8 +111,7 @@ fn notification(session: &Session, method: &str, params: Option<&RawValue>) {
 }
 
 fn read_params(params: Option<&RawValue>) -> Result<Object<'_>, ErrorObject> {
-    Object::parse_optional(params)
-        .map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`params` must be an object"))
+    Object::parse_optional(params).map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`params` must be an object"))
 }
 
 /// Pages by offset; the cursor is the offset of the next tool.

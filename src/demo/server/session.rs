@@ -60,12 +60,21 @@ impl fmt::Debug for Session {
 
 impl Session {
     pub(super) fn new(shared: &Arc<Shared>, id: Option<Box<str>>, terms: Terms, can_ask: bool) -> Arc<Self> {
-        let keeps = shared.options.event_ids;
+        let general = Arc::new(Stream::new(0, shared.options.event_ids, None));
+        Self::on(shared, id, terms, can_ask, general)
+    }
+
+    /// The session of a pipe, where everything travels on one stream.
+    pub(super) fn on_pipe(shared: &Arc<Shared>, terms: Terms, pipe: Arc<Stream>) -> Arc<Self> {
+        Self::on(shared, None, terms, true, pipe)
+    }
+
+    fn on(shared: &Arc<Shared>, id: Option<Box<str>>, terms: Terms, can_ask: bool, general: Arc<Stream>) -> Arc<Self> {
         Arc::new(Self {
             shared: Arc::clone(shared),
             id,
             terms,
-            general: Arc::new(Stream::new(0, keeps, None)),
+            general,
             ended: shared.jobs.stopping().child_token(),
             can_ask,
             log_level: AtomicU8::new(0),

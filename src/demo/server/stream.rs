@@ -107,6 +107,19 @@ impl Stream {
         log.ended && log.newest <= place
     }
 
+    /// Whether events stay after they were read.
+    pub(super) const fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// The next event for that reader if it is there already.
+    pub(super) fn ready(&self, cursor: &mut Cursor) -> Option<Event> {
+        match self.poll(cursor) {
+            Next::Event(event) => Some(event),
+            Next::Wait | Next::Over => None,
+        }
+    }
+
     fn has_ended(&self) -> bool {
         self.log().ended
     }
@@ -190,6 +203,13 @@ impl Stream {
 pub(super) struct Cursor {
     reader: u64,
     place: u64,
+}
+
+impl Cursor {
+    /// The place of the newest event that was read.
+    pub(super) const fn place(&self) -> u64 {
+        self.place
+    }
 }
 
 enum Next {

@@ -55,12 +55,7 @@ pub(in crate::demo::server) static TOOLS: [Tool; 18] = [
         arguments: &[],
         read_only: true,
     },
-    Tool {
-        name: "ask_twice",
-        description: "Asks for a name, then for a colour",
-        arguments: &[],
-        read_only: true,
-    },
+    Tool { name: "ask_twice", description: "Asks for a name, then for a colour", arguments: &[], read_only: true },
     Tool {
         name: "ask_url",
         description: "Asks to visit a page (an elicitation by URL)",
@@ -101,7 +96,11 @@ pub(in crate::demo::server) static TOOLS: [Tool; 18] = [
     Tool {
         name: "fault",
         description: "Answers as a broken server does",
-        arguments: &[("kind!", "string", "What breaks: http_NNN, html, cut_json, reset, end_early, close, session_gone, silent, gzip, redirect, wrong_id, garbage, twice, flood; over stdio: exit, noise, silent")],
+        arguments: &[(
+            "kind!",
+            "string",
+            "What breaks: http_NNN, html, cut_json, reset, end_early, close, session_gone, silent, gzip, redirect, wrong_id, garbage, twice, flood; over stdio: exit, noise, silent",
+        )],
         read_only: false,
     },
 ];
