@@ -56,7 +56,19 @@ async fn connected(shared: Arc<Shared>, socket: TcpStream) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
     let stopping = shared.jobs.stopping().clone();
-    let service = service_fn(|request| handle(Arc::clone(&shared), request));
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move {
+            tokio::select! {
+                biased;
+                response = handle(Arc::clone(&shared), request) => response.and_then(|response| {
+                    // What a stopping server would say is not what the call came to.
+                    if shared.jobs.stopping().is_cancelled() { Err(Broken) } else { Ok(response) }
+                }),
+                () = shared.jobs.stopping().cancelled() => Err(Broken),
+            }
+        }
+    });
     let builder = auto::Builder::new(TokioExecutor::new());
     let served = builder.serve_connection(TokioIo::new(socket), service);
     tokio::select! {

@@ -220,7 +220,13 @@ impl Events {
             return Some(Ok(priming));
         }
         match self.fault {
-            Some(Fault::Reset) if self.begun => return Some(Err(Broken)),
+            Some(Fault::Reset) if self.begun => {
+                // What is buffered goes out when the connection finds nothing more to write.
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
+                return Some(Err(Broken));
+            }
             Some(Fault::EndEarly) if self.begun => return None,
             Some(Fault::Flood) if self.begun => return Some(Ok(FLOOD)),
             Some(Fault::Garbage) if !self.begun => {
@@ -231,6 +237,8 @@ impl Events {
         }
         let event = tokio::select! {
             biased;
+            // A server that stops does not end its answers properly.
+            () = self.session.shared.jobs.stopping().cancelled() => return Some(Err(Broken)),
             event = self.stream.next(&mut self.cursor) => event?,
             () = self.ended.cancelled() => return None,
         };
