@@ -51,8 +51,8 @@ pub struct Progress {
 pub struct Question {
     /// What to tell the user.
     pub message: String,
-    /// The schema of the form: an object with flat properties.
-    pub schema: Value,
+    /// The schema of the form as JSON text: an object with flat properties.
+    pub schema: String,
     /// The task that waits for it, if any.
     pub task: Option<String>,
     reply: oneshot::Sender<Value>,
@@ -192,7 +192,7 @@ impl Inner {
         let (reply, answer) = oneshot::channel();
         let question = Question {
             message: params.get("message").and_then(string_value).unwrap_or_default().into_owned(),
-            schema: params.get("requestedSchema").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+            schema: params.get("requestedSchema").unwrap_or("{}").to_owned(),
             task: related.as_deref().and_then(task_id),
             reply,
             withdrawn: withdrawn.clone(),

@@ -150,6 +150,14 @@ impl Server {
         }
     }
 
+    /// Ends the GET streams that are open, as a proxy between does; they can be opened again.
+    pub fn drop_get_streams(&self) {
+        for session in self.shared.sessions().values() {
+            // A reader that takes over and goes away.
+            session.general.read(None);
+        }
+    }
+
     /// Sends a message to every session on its GET stream, such as `notifications/tools/list_changed`.
     pub fn announce(&self, method: &str, params: Option<&str>) {
         for session in self.shared.sessions().values() {

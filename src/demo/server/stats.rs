@@ -51,6 +51,8 @@ pub struct Stats {
     pub streams: u64,
     /// GET streams that are open.
     pub get_streams: u64,
+    /// GET streams that were opened.
+    pub get_streams_opened: u64,
     /// Streams taken up again with `Last-Event-ID`.
     pub resumed: u64,
     /// Connections that are open.
@@ -141,6 +143,7 @@ impl Stats {
             "deleted": self.deleted,
             "streams": self.streams,
             "getStreams": self.get_streams,
+            "getStreamsOpened": self.get_streams_opened,
             "resumed": self.resumed,
             "connections": self.connections,
             "httpRequests": self.http_requests,

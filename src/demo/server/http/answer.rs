@@ -171,6 +171,7 @@ impl Events {
     pub(super) fn of_session(session: &Arc<Session>, after: Option<u64>, fault: Option<Fault>) -> Self {
         let mut events = Self::new(session, &session.general, after, fault);
         events.counted.push(Open::new(&session.shared, |stats| &mut stats.get_streams));
+        session.shared.note(|stats| stats.get_streams_opened += 1);
         events
     }
 
