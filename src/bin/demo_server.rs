@@ -1,0 +1,55 @@
+//! A plain MCP server without tasks, to try the gateway on.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use taskgate::demo::server::{Options, Server, serve_stdio};
+use tokio::net::TcpListener;
+
+/// A plain MCP server without tasks
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The address to listen on; the endpoint is /mcp
+    #[arg(long, default_value = "127.0.0.1:9000", conflicts_with = "stdio")]
+    listen: SocketAddr,
+    /// Serve one client over standard input and output
+    #[arg(long)]
+    stdio: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> std::io::Result<()> {
+    if arguments.stdio {
+        return serve_stdio(tokio::io::stdin(), tokio::io::stdout(), arguments.options).await;
+    }
+    let server = Server::start(TcpListener::bind(arguments.listen).await?, arguments.options)?;
+    announce(&server);
+    tokio::signal::ctrl_c().await?;
+    server.stop().await;
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "the program's only word before it waits")]
+fn announce(server: &Server) {
+    eprintln!("demo_server listens on {}", server.url());
+}
+
+#[expect(clippy::print_stderr, reason = "the program's last word")]
+fn complain(error: &std::io::Error) {
+    eprintln!("demo_server: {error}");
+}

@@ -1,0 +1,86 @@
+//! What can go wrong between a client and a server.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::jsonrpc::{Defect, Object, string_value};
+use crate::upstream;
+
+type Source = Box<dyn StdError + Send + Sync>;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing was sent.
+    #[error("the server could not be reached")]
+    Connect(#[source] Source),
+    /// The connection broke after the server may have seen the message.
+    #[error("the connection was lost before the answer")]
+    Lost(#[source] Source),
+    /// The server answered, but not as the protocol says.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(String),
+    /// The server no longer knows the session.
+    #[error("the server ended the session")]
+    SessionGone,
+    /// The server answered with a JSON-RPC error.
+    #[error("the server answered with an error: {0}")]
+    Server(ServerError),
+    /// A task was asked of a server that has none.
+    #[error("the server has no tasks for tools (protocol version {0}); call without a task")]
+    NoTasks(&'static str),
+    /// The server answered a call with its result where a task was asked for.
+    #[error("the server ran the call at once instead of making a task")]
+    NoHandle,
+}
+
+impl Error {
+    pub(super) fn protocol(defect: &Defect) -> Self {
+        Self::Protocol(format!("it sent a message that can't be read: {defect}"))
+    }
+
+    /// Whether trying again may help.
+    pub(super) const fn is_passing(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Lost(_))
+    }
+}
+
+impl From<upstream::Error> for Error {
+    fn from(error: upstream::Error) -> Self {
+        match error {
+            upstream::Error::Connect(source) => Self::Connect(source),
+            upstream::Error::Lost(source) => Self::Lost(source),
+            upstream::Error::Protocol(what) => Self::Protocol(what),
+            upstream::Error::SessionGone => Self::SessionGone,
+            upstream::Error::Refused { error, .. } => Self::Server(ServerError::read(&error)),
+        }
+    }
+}
+
+/// A JSON-RPC error as the server wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// Its code; 0 where the server gave none that can be read.
+    pub code: i64,
+    /// Its message.
+    pub message: String,
+    /// The whole object as JSON text.
+    pub json: String,
+}
+
+impl ServerError {
+    pub(super) fn read(json: &str) -> Self {
+        let error = Object::parse(json).unwrap_or_default();
+        Self {
+            code: error.get("code").and_then(|code| code.parse().ok()).unwrap_or_default(),
+            message: error.get("message").and_then(string_value).unwrap_or_default().into_owned(),
+            json: json.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
