@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -137,6 +138,10 @@ pub struct Gateway {
     draining: AtomicBool,
     /// Held calls are given up when this is cancelled.
     kill: CancellationToken,
+    /// The jobs of held calls.
+    held: TaskTracker,
+    /// Standalone streams end when this is cancelled.
+    closing: CancellationToken,
     /// The next id for a held call.
     minted: AtomicU64,
 }
@@ -167,6 +172,8 @@ impl Gateway {
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
             kill: CancellationToken::new(),
+            held: TaskTracker::new(),
+            closing: CancellationToken::new(),
             minted: AtomicU64::new(first),
         })
     }
@@ -180,6 +187,17 @@ impl Gateway {
     /// From now on nothing new is begun.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until no call is held any more; only once nothing new is begun.
+    pub async fn held_calls_over(&self) {
+        self.held.close();
+        self.held.wait().await;
+    }
+
+    /// Ends the standalone streams, so that connections can finish.
+    pub fn close_streams(&self) {
+        self.closing.cancel();
     }
 
     /// Gives up every held call: cancelled upstream, `failed` in the record.

@@ -1,6 +1,7 @@
 //! taskgate: MCP tasks for MCP servers that have none.
 
 pub mod admin;
+pub mod app;
 pub mod cli;
 pub mod client;
 pub mod clock;

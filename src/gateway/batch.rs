@@ -6,7 +6,6 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::jsonrpc::{self, Defect, Message};
 use crate::mcp::method::Method;
@@ -67,7 +66,7 @@ impl Gateway {
                     }
                 }
             });
-            return Ok(Answer::Events(EventStream::new(stream, CancellationToken::new(), Box::new(())).boxed_unsync()));
+            return Ok(Answer::Events(EventStream::new(stream, Vec::new(), Box::new(())).boxed_unsync()));
         }
         let mut all = Vec::new();
         while let Some(message) = receiver.recv().await {

@@ -493,11 +493,16 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// A stream that lasts until its senders are gone or `ended` is cancelled. `held` goes with it.
+    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
     #[must_use]
-    pub fn new(events: mpsc::Receiver<Bytes>, ended: CancellationToken, held: Box<dyn Send>) -> Self {
+    pub fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
         let tick = Box::pin(tokio::time::sleep(KEEP_ALIVE));
-        let ended = Box::pin(ended.cancelled_owned());
+        let ended = Box::pin(async move {
+            if ends.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
+        });
         Self { events, ended, tick, silent: true, is_over: false, _held: held }
     }
 }

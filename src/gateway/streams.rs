@@ -79,7 +79,10 @@ impl Gateway {
             number: stream.number,
             _opened: (session.open_stream(self.clock), route.metrics.stream()),
         };
-        Answer::Events(EventStream::new(receiver, session.ended.clone(), Box::new(guard)).boxed_unsync())
+        Answer::Events(
+            EventStream::new(receiver, vec![session.ended.clone(), self.closing.clone()], Box::new(guard))
+                .boxed_unsync(),
+        )
     }
 
     /// The rest of an upstream's stream.

@@ -157,9 +157,8 @@ impl Gateway {
             id,
             stream,
         };
-        let over = CancellationToken::new();
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(EventStream::new(receiver, over, Box::new(opened)).boxed_unsync())
+        Answer::Events(EventStream::new(receiver, Vec::new(), Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.

@@ -115,7 +115,7 @@ impl Gateway {
             task: Arc::clone(&task),
         };
         held.register();
-        self.jobs.spawn("held call", held.run());
+        self.jobs.spawn("held call", self.held.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: crate::task::State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());
