@@ -1,5 +1,6 @@
 //! taskgate: MCP tasks for MCP servers that have none.
 
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod demo;

@@ -1,0 +1,6 @@
+//! The commands.
+
+pub mod call;
+pub mod demo;
+mod form;
+mod screen;
