@@ -1,17 +1,17 @@
 //! The command line: what each command takes, and its exit code.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod call;
+mod demo;
+mod form;
+mod screen;
+mod serve;
+
 use std::process::ExitCode;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::app::App;
-use crate::config::{self, Settings, describe};
-
-/// The exit code for a bad configuration (sysexits.h, EX_CONFIG).
-const BAD_CONFIGURATION: u8 = 78;
+use crate::config::Settings;
 
 /// MCP tasks for MCP servers that have none.
 #[derive(Debug, Parser)]
@@ -23,8 +23,9 @@ pub struct Cli {
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     /// Which log lines are written: error, warn, info, debug, trace, or a filter such as `taskgate=debug`.
-    #[arg(long, global = true, default_value = "info")]
-    log_level: String,
+    /// Without it, `serve` writes from info on and the other commands from warn on.
+    #[arg(long, global = true)]
+    log_level: Option<String>,
 }
 
 /// The form of log lines.
@@ -37,36 +38,13 @@ enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway.
-    Serve(Serve),
+    Serve(serve::Serve),
     /// Say what a configuration means, or every mistake in it.
-    Check(Check),
-}
-
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("source").required(true).args(["config", "upstream", "command"]))]
-struct Serve {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// One route at /mcp in front of this server, without a file.
-    #[arg(long, value_name = "URL")]
-    upstream: Option<String>,
-    /// The address for clients, instead of the configuration's.
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
-    /// The address for operators, instead of the configuration's.
-    #[arg(long, value_name = "ADDRESS")]
-    admin: Option<SocketAddr>,
-    /// One route at /mcp in front of a server that is started with this command and speaks stdio.
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-struct Check {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    Check(serve::Check),
+    /// Call a tool of an MCP server, through a task if asked to, and print its result as JSON.
+    Call(call::CallArgs),
+    /// Show what taskgate does, with a server of its own.
+    Demo(demo::DemoArgs),
 }
 
 /// Runs the command line of this process.
@@ -74,14 +52,29 @@ struct Check {
 pub fn run() -> ExitCode {
     // A wrong command line is answered with the usage and exit code 2.
     let Cli { command, log_format, log_level } = Cli::parse();
-    match start_logging(log_format, &log_level) {
-        Ok(()) => {}
-        Err(message) => return usage(&message),
+    let usual = if matches!(command, Command::Serve(_)) { "info" } else { "warn" };
+    if let Err(message) = start_logging(log_format, log_level.as_deref().unwrap_or(usual)) {
+        return usage(&message);
     }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("taskgate").build() {
+        Ok(runtime) => runtime,
+        Err(error) => return usage(&format!("the runtime can't be started: {error}")),
+    };
     match command {
-        Command::Serve(serve) => serve.run(),
+        Command::Serve(serve) => runtime.block_on(serve.run()),
         Command::Check(check) => check.run(),
+        Command::Call(args) => runtime.block_on(call::run(args)),
+        Command::Demo(args) => runtime.block_on(demo::run(args, gateway_for_demo)),
     }
+}
+
+/// A gateway on free ports in front of a server.
+async fn gateway_for_demo(upstream: String) -> anyhow::Result<(String, App)> {
+    let mut settings = Settings::for_upstream_url(&upstream)?;
+    settings.listen.address.set_port(0);
+    settings.admin.address.set_port(0);
+    let app = App::start(&settings).await?;
+    Ok((format!("http://{}/mcp", app.address), app))
 }
 
 fn usage(message: &str) -> ExitCode {
@@ -102,104 +95,4 @@ fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| format!("logging can't be started: {error}"))
-}
-
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("taskgate").build()
-}
-
-impl Serve {
-    fn settings(&self) -> Result<Settings, config::Errors> {
-        let mut settings = match (&self.config, &self.upstream) {
-            (Some(file), _) => config::load(file, &environment)?,
-            (None, Some(url)) => Settings::for_upstream_url(url)?,
-            (None, None) => Settings::for_command(self.command.clone())?,
-        };
-        settings.listen.address = self.listen.unwrap_or(settings.listen.address);
-        settings.admin.address = self.admin.unwrap_or(settings.admin.address);
-        Ok(settings)
-    }
-
-    fn run(self) -> ExitCode {
-        let settings = match self.settings() {
-            Ok(settings) => settings,
-            Err(errors) => {
-                complain(&errors.to_string());
-                return ExitCode::from(BAD_CONFIGURATION);
-            }
-        };
-        if settings.admin.token.is_none() && !settings.admin.address.ip().is_loopback() {
-            complain("`admin.token` is required unless the admin address is loopback");
-            return ExitCode::from(BAD_CONFIGURATION);
-        }
-        raise_file_limit();
-        let served = runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(serve(&settings)));
-        match served {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&format!("taskgate: {error:#}"));
-                ExitCode::FAILURE
-            }
-        }
-    }
-}
-
-async fn serve(settings: &Settings) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
-    let app = App::start(settings).await?;
-    let (first, stop) = tokio::sync::oneshot::channel::<()>();
-    let running = app.run_until(async move { drop(stop.await) });
-    let signals = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        drop(first);
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::warn!("a second signal: stopping at once");
-    };
-    tokio::select! {
-        () = running => {}
-        () = signals => {}
-    }
-    Ok(())
-}
-
-/// Each held call and each client is an open file; the limit that a shell sets is for shells.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "the limit on open files could not be raised");
-        }
-    }
-}
-
-impl Check {
-    #[expect(clippy::print_stdout, reason = "the command's answer")]
-    fn run(self) -> ExitCode {
-        match config::load(&self.config, &environment) {
-            Ok(settings) => {
-                print!("{}", describe(&settings));
-                ExitCode::SUCCESS
-            }
-            Err(errors) => {
-                complain(&errors.to_string());
-                ExitCode::FAILURE
-            }
-        }
-    }
 }

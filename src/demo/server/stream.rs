@@ -48,7 +48,6 @@ impl Log {
     }
 
     /// The first event and whether it is the last; an inner `None` when there will be none, an outer when it is unknown.
-    #[expect(clippy::option_option, reason = "whether it is known, and whether there is one")]
     fn first(&self) -> Option<Option<(Event, bool)>> {
         match self.events.front() {
             Some(event) => Some(Some((event.clone(), self.ended && self.newest == event.place))),
