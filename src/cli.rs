@@ -6,6 +6,7 @@ mod form;
 mod screen;
 mod serve;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -89,7 +90,10 @@ fn complain(message: &str) {
 
 fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
     let filter = tracing_subscriber::EnvFilter::try_new(level).map_err(|error| format!("--log-level: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
