@@ -167,7 +167,12 @@ impl Deliveries {
                 Err(_) => ledger.get(&claim.owner, claim.task).await.ok().flatten(),
             };
             if let Some(task) = task {
+                if task.state.is_ended() {
+                    self.voided.remove(&claim.task);
+                }
                 self.offer(ledger, &task).await;
+            } else {
+                self.voided.remove(&claim.task);
             }
         }
     }
@@ -183,11 +188,23 @@ impl Deliveries {
     /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
     pub fn void(&self, task: &Task, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
-            self.claims
-                .entry(stream)
-                .and_modify(|claims| claims.retain(|c| c.task != task.id || c.number != question.number));
+            self.forget(stream, task.id, question.number);
             self.notify(task, void_event(task.id, question.number));
         }
+    }
+
+    /// Forgets the claim of a question that was answered.
+    pub fn answered(&self, task: TaskId, question: &Question) {
+        if let Progress::Claimed(stream) = question.progress {
+            self.forget(stream, task, question.number);
+        }
+    }
+
+    fn forget(&self, stream: u64, task: TaskId, number: u32) {
+        self.claims.remove_if_mut(&stream, |_, claims| {
+            claims.retain(|claim| claim.task != task || claim.number != number);
+            claims.is_empty()
+        });
     }
 
     fn voided_events(&self, task: TaskId) -> Vec<u8> {

@@ -141,6 +141,12 @@ impl Relay {
         relay
     }
 
+    /// Passes on a reply as events, whatever it is.
+    #[must_use]
+    pub fn as_events(reply: Reply, plan: Plan) -> Self {
+        Self::new(Source::of(reply, plan.limit), plan)
+    }
+
     /// Starts a stream of events for an answer that is not there yet.
     #[must_use]
     pub fn of_sending(sending: Sending, plan: Plan) -> Self {
