@@ -131,7 +131,6 @@ pub struct Gateway {
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
-    metrics: Arc<Metrics>,
     clock: Clock,
     jobs: Jobs,
     /// No new tasks or sessions any more.
@@ -167,7 +166,6 @@ impl Gateway {
             sealer,
             rates: parts.rates,
             limits: parts.limits,
-            metrics: parts.metrics,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
