@@ -217,7 +217,7 @@ async fn answer(reply: Reply, plan: Plan, accept: Accept) -> Result<Answer, Kind
             if !accepts_events {
                 return only_answer(Messages::of_reply(Reply::Messages(channel), plan.limit), plan).await;
             }
-            Ok(Answer::Events(Relay::of_channel(first, channel, plan).boxed_unsync()))
+            Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync()))
         }
         other => only_answer(Messages::of_reply(other, plan.limit), plan).await,
     }
@@ -237,7 +237,7 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         members.sort_by_key(|member| is_answer(member, &plan.id));
         return match members.pop() {
             Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
-            Some(last) => Ok(Relay::of_messages(members, plan.rewritten(last))),
+            Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),
             None => Err(Fault::UpstreamProtocol.into()),
         };
     }
