@@ -181,8 +181,9 @@ impl HeldCall {
     }
 
     async fn take_places(&self) -> Box<dyn Send> {
-        let permit = self.route.places.acquire(&self.task.owner.tenant, fair::Kind::Held).await;
+        // The gate first: whoever waits for it keeps nobody else from a place.
         let gate = self.route.gate(&self.session, self.exclusive).await;
+        let permit = self.route.places.acquire(&self.task.owner.tenant, fair::Kind::Held).await;
         Box::new((permit, gate, self.route.metrics.upstream_in_flight()))
     }
 
