@@ -16,7 +16,7 @@ mod held;
 mod inbound;
 mod listener;
 mod params;
-mod relay;
+pub mod relay;
 mod streams;
 mod tasks;
 mod tools;
@@ -24,6 +24,7 @@ mod tools;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
@@ -69,6 +70,11 @@ pub struct Route {
     /// What is counted.
     pub metrics: Arc<RouteMetrics>,
 }
+
+/// How long the upstream may take over a notification or response. It answers those without working on anything.
+const POST_LIMIT: Duration = Duration::from_secs(30);
+/// An upstream that lets streams be taken up again at once gets this much peace at least.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The right to be on an upstream session beside others, or alone.
 type Gate = (Option<OwnedRwLockReadGuard<()>>, Option<OwnedRwLockWriteGuard<()>>);
@@ -116,6 +122,8 @@ pub struct Parts {
     pub limits: TenantLimits,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// How long a stream may be silent: [`relay::KEEP_ALIVE`], except in tests.
+    pub keep_alive: Duration,
     /// The time.
     pub clock: Clock,
     /// Where jobs start.
@@ -132,6 +140,7 @@ pub struct Gateway {
     rates: Rates,
     limits: TenantLimits,
     metrics: Arc<Metrics>,
+    keep_alive: Duration,
     clock: Clock,
     jobs: Jobs,
     /// No new tasks or sessions any more.
@@ -168,6 +177,7 @@ impl Gateway {
             rates: parts.rates,
             limits: parts.limits,
             metrics: parts.metrics,
+            keep_alive: parts.keep_alive,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
@@ -418,7 +428,7 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
 fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
     match fault {
         Fault::UpstreamUnreachable => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol => UpstreamOutcome::Protocol,
+        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown => UpstreamOutcome::Lost,
         Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
     }

@@ -16,9 +16,9 @@ use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
-use super::relay::{Begun, Detached, KEEP_ALIVE, Plan, Relay, Rewrite, Sending, Waited};
+use super::relay::{Begun, Detached, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, Session};
-use super::{Gateway, Request, Route};
+use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
@@ -65,7 +65,7 @@ impl Gateway {
         manner: Manner,
     ) -> Result<Answer, Kind> {
         let plan = self.plan(&call, &session, &request.id, &manner);
-        let limit = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accepts_events = call.accept.events;
         let needs = Needs {
             id: request.id.clone(),
@@ -112,6 +112,7 @@ impl Gateway {
             split_batches: upstream.has_batches() && !version.has_batches(),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
+            keep_alive: self.keep_alive,
             cancelled: flag,
             jobs: self.jobs.clone(),
             registration: Box::new(registration),
@@ -170,7 +171,9 @@ impl Gateway {
         body: Bytes,
     ) -> Result<Answer, Kind> {
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
-        let sent = call.route.upstream.send(&session.terms.upstream, message).await;
+        let sending = call.route.upstream.send(&session.terms.upstream, message);
+        let late = |_| Err(Error::Lost("it did not take a message in time".into()));
+        let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
         call.route.metrics.upstream_request(outcome_of(&sent));
         if matches!(sent, Err(Error::SessionGone)) {
             self.end_session(&call.route, session);
@@ -185,7 +188,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
         Ok(_) => UpstreamOutcome::Answered,
         Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }

@@ -68,6 +68,8 @@ pub struct Plan {
     pub rewrite: Option<Rewrite>,
     /// When to give up.
     pub deadline: Instant,
+    /// How long the answer may be silent.
+    pub keep_alive: Duration,
     /// Is set when the client cancels the request.
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
@@ -163,7 +165,7 @@ impl Relay {
     }
 
     fn new(source: Source, plan: Plan) -> Self {
-        let next = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        let next = (Instant::now() + plan.keep_alive).min(plan.deadline);
         Self {
             source,
             plan: Some(plan),
@@ -205,7 +207,7 @@ impl Relay {
                         Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
                         Some(Err(error)) => self.lose(&error),
                     },
-                    Err(error) => self.lose(&Error::Protocol(error.to_string())),
+                    Err(error) => self.lose(&Error::TooLarge(error.limit)),
                 },
                 Source::Channel(channel) => match std::task::ready!(channel.poll_recv(cx)) {
                     Some(message) => self.pass(&message),
@@ -297,7 +299,13 @@ impl Relay {
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        self.finish();
+        let answered = self.plan.as_ref().is_none_or(|plan| is_response(&self.last, &plan.id));
+        match error {
+            // What can be resumed may still come; what broke the protocol would break it again.
+            Error::Lost(_) | Error::Connect(_) => self.finish(),
+            _ if answered => self.source = Source::Ended,
+            other => self.fail(&Kind::Fault(Fault::from(other))),
+        }
     }
 
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -396,13 +404,14 @@ impl HttpBody for Relay {
         }
         std::task::ready!(this.tick.as_mut().poll(cx));
         let now = Instant::now();
-        let deadline = this.plan.as_ref().map_or(now, |plan| plan.deadline);
+        let (deadline, keep_alive) =
+            this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
             this.time_out();
             this.fail(&Kind::Fault(Fault::Deadline { started: true }));
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
-        this.tick.as_mut().reset((now + KEEP_ALIVE).min(deadline));
+        this.tick.as_mut().reset((now + keep_alive).min(deadline));
         let was_silent = std::mem::replace(&mut this.silent, true);
         cx.waker().wake_by_ref();
         if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
@@ -531,6 +540,7 @@ impl Drop for Detached {
 pub struct EventStream {
     events: mpsc::Receiver<Bytes>,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    keep_alive: Duration,
     tick: Pin<Box<Sleep>>,
     silent: bool,
     is_over: bool,
@@ -540,15 +550,20 @@ pub struct EventStream {
 impl EventStream {
     /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
     #[must_use]
-    pub fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
-        let tick = Box::pin(tokio::time::sleep(KEEP_ALIVE));
+    pub fn new(
+        events: mpsc::Receiver<Bytes>,
+        ends: Vec<CancellationToken>,
+        keep_alive: Duration,
+        held: Box<dyn Send>,
+    ) -> Self {
+        let tick = Box::pin(tokio::time::sleep(keep_alive));
         let ended = Box::pin(async move {
             if ends.is_empty() {
                 std::future::pending::<()>().await;
             }
             futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
         });
-        Self { events, ended, tick, silent: true, is_over: false, _held: held }
+        Self { events, ended, keep_alive, tick, silent: true, is_over: false, _held: held }
     }
 }
 
@@ -577,7 +592,7 @@ impl HttpBody for EventStream {
             return Poll::Ready(None);
         }
         std::task::ready!(this.tick.as_mut().poll(cx));
-        this.tick.as_mut().reset(Instant::now() + KEEP_ALIVE);
+        this.tick.as_mut().reset(Instant::now() + this.keep_alive);
         cx.waker().wake_by_ref();
         let was_silent = std::mem::replace(&mut this.silent, true);
         if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
