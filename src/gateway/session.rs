@@ -162,7 +162,7 @@ impl Session {
             return false;
         }
         let live = self.live();
-        live.unfinished == 0 && live.plain.is_empty()
+        live.unfinished == 0 && live.plain.is_empty() && live.waits.is_empty()
     }
 }
 
