@@ -152,7 +152,7 @@ impl App {
         }
         // Also a call that was being taken while the last one ended.
         self.gateway.give_up();
-        if tokio::time::timeout(LAST_GRACE, self.gateway.calls_over()).await.is_err() {
+        if tokio::time::timeout(CONNECTION_GRACE, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("not every held call could be ended in time");
         }
         self.gateway.close_streams();
