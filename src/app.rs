@@ -30,6 +30,7 @@ use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rate, Rates};
+use crate::threads::Threads;
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 /// How long connections may take to finish once held calls are over.
@@ -66,6 +67,7 @@ pub struct App {
     drain: Duration,
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
+    threads: Arc<Threads>,
 }
 
 impl App {
@@ -123,8 +125,10 @@ impl App {
             metrics,
         };
         let stop_accepting = CancellationToken::new();
+        let threads = Arc::new(Threads::start().context("the threads can't be started")?);
+        let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
         let serving =
-            server::serve(listener, Arc::new(endpoints), jobs.clone(), stop_accepting.clone(), CONNECTION_GRACE);
+            server::serve(listener, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
         let serving = jobs.spawn("listener", serving);
         announce(settings, address);
         Ok(Self {
@@ -137,6 +141,7 @@ impl App {
             drain: settings.drain,
             stop_accepting,
             serving,
+            threads,
         })
     }
 
@@ -164,6 +169,9 @@ impl App {
             tracing::warn!("not every upstream session could be ended in time");
         }
         let left = self.jobs.stop(LAST_GRACE).await;
+        if let Some(threads) = Arc::into_inner(self.threads) {
+            threads.stop().await;
+        }
         tracing::info!(jobs_left = left, "stopped");
     }
 }

@@ -31,8 +31,6 @@ use super::session::CancelFlag;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
-/// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
-const YIELDS: u8 = 3;
 
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
@@ -106,14 +104,33 @@ enum Source {
     Ended,
 }
 
+/// What was passed on last.
+enum Last {
+    None,
+    Message(Bytes),
+    /// Whole events, the message among them.
+    Events(Bytes),
+}
+
+impl Last {
+    fn answers(&self, id: &Id) -> bool {
+        match self {
+            Self::None => false,
+            Self::Message(message) => is_response(message, id),
+            Self::Events(events) => sse::last_message(events.clone()).is_some_and(|message| is_response(&message, id)),
+        }
+    }
+}
+
 /// The body of the answer to one plain call.
 pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
-    yields: u8,
+    /// As much of `out` was there when others were last let run.
+    seen: usize,
     /// The last message that was passed on; only this one can be the response.
-    last: Bytes,
+    last: Last,
     /// The upstream gave event ids, so that a client can come back for the rest.
     resumable: bool,
     tick: Pin<Box<Sleep>>,
@@ -171,8 +188,8 @@ impl Relay {
             source,
             plan: Some(plan),
             out: BytesMut::new(),
-            yields: 0,
-            last: Bytes::new(),
+            seen: 0,
+            last: Last::None,
             resumable: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
             silent: true,
@@ -205,7 +222,10 @@ impl Relay {
                     Ok(Some(frame)) => self.pass_frame(frame),
                     Ok(None) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
                         None => self.finish(),
-                        Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
+                        Some(Ok(frame)) => {
+                            let chunk = frame.into_data().unwrap_or_default();
+                            self.pass_chunk(chunk);
+                        }
                         Some(Err(error)) => self.lose(&error),
                     },
                     Err(error) => self.lose(&Error::TooLarge(error.limit)),
@@ -244,6 +264,20 @@ impl Relay {
         }
     }
 
+    /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
+    fn pass_chunk(&mut self, chunk: Bytes) {
+        let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
+        let is_unchanged = plan.rewrite.is_none() && !plan.split_batches;
+        let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+            return framer.push(chunk);
+        };
+        self.out.extend_from_slice(&chunk);
+        if has_messages {
+            // A copy: the chunk keeps the whole buffer that it was read into.
+            self.last = Last::Events(Bytes::copy_from_slice(&chunk));
+        }
+    }
+
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
@@ -261,19 +295,15 @@ impl Relay {
         let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-            self.last = message;
+            self.last = Last::Message(message);
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), member.get().as_bytes()));
-                self.last = Bytes::copy_from_slice(member.get().as_bytes());
+                self.last = Last::Message(Bytes::copy_from_slice(member.get().as_bytes()));
             }
         } else {
-            self.last = match &event.data {
-                Some(std::borrow::Cow::Borrowed(data)) => frame.slice_ref(data),
-                Some(std::borrow::Cow::Owned(data)) => Bytes::copy_from_slice(data),
-                None => Bytes::new(),
-            };
+            self.last = Last::Message(Bytes::copy_from_slice(data));
             self.out.extend_from_slice(&sse::prefix_ids(frame.clone(), UPSTREAM_EVENT));
         }
     }
@@ -284,14 +314,14 @@ impl Relay {
         let rewritten = rewrite.and_then(|(rewrite, id)| rewrite_message(message, id, rewrite));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
-        self.last = message.clone();
+        self.last = Last::Message(message.clone());
     }
 
     /// The upstream's stream has ended: if that was not the response, and nothing can be resumed, the client must hear
     /// that nothing more will come.
     fn finish(&mut self) {
         self.source = Source::Ended;
-        let answered = |plan: &Plan| is_response(&self.last, &plan.id);
+        let answered = |plan: &Plan| self.last.answers(&plan.id);
         if !self.resumable && self.plan.as_ref().is_some_and(|plan| !answered(plan)) {
             self.fail(&Kind::Fault(Fault::OutcomeUnknown));
         }
@@ -300,7 +330,7 @@ impl Relay {
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        let answered = self.plan.as_ref().is_none_or(|plan| is_response(&self.last, &plan.id));
+        let answered = self.plan.as_ref().is_none_or(|plan| self.last.answers(&plan.id));
         match error {
             // What can be resumed may still come; what broke the protocol would break it again.
             Error::Lost(_) | Error::Connect(_) => self.finish(),
@@ -390,12 +420,14 @@ impl HttpBody for Relay {
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
-            if filled.is_pending() && this.yields < YIELDS {
-                this.yields += 1;
+            if filled.is_pending() && this.seen < this.out.len() {
+                // As long as something comes, there may be more: whoever reads from the upstream hands over one piece at
+                // a time. A lone event is found to be one at once.
+                this.seen = this.out.len();
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            this.yields = 0;
+            this.seen = 0;
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }

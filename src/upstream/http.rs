@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
+use crate::threads;
 
 use super::messages::{Messages, collect};
 use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
@@ -50,10 +51,16 @@ pub struct Config {
     pub max_message: usize,
 }
 
+type PooledClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
 /// A server behind streamable HTTP.
 #[derive(Debug)]
 pub struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// One with connections of its own for each thread that serves: whoever is answered would otherwise be woken by
+    /// another thread.
+    clients: Vec<PooledClient>,
+    /// For all other threads.
+    shared: PooledClient,
     config: Config,
 }
 
@@ -72,12 +79,18 @@ impl Http {
             .enable_http1()
             .enable_http2()
             .wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_LIMIT)
-            .pool_max_idle_per_host(512)
-            .build(connector);
-        Self { client, config }
+        let client = || {
+            Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE_LIMIT)
+                .pool_max_idle_per_host(512)
+                .build(connector.clone())
+        };
+        Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), config }
+    }
+
+    fn client(&self) -> &PooledClient {
+        threads::number().and_then(|number| self.clients.get(number)).unwrap_or(&self.shared)
     }
 
     /// Adds what this hop decides to the client's headers and sends the request.
@@ -105,7 +118,7 @@ impl Http {
         *request.method_mut() = method;
         *request.uri_mut() = self.config.url.clone();
         *request.headers_mut() = headers;
-        self.client
+        self.client()
             .request(request)
             .await
             .map_err(|error| if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) })
