@@ -1,6 +1,7 @@
 //! One HTTP request from its head to its answer: the outer function counts and logs it once, the inner one is the
 //! straight line through every check.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -172,9 +174,11 @@ impl Endpoints {
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
-            let frame = tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| {
-                Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
-            })?;
+            // Most bodies are there with the head: they need no timer.
+            let frame = match body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| late_body())?,
+            };
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
             if first.len() + all.len() + data.len() > self.max_body {
@@ -189,6 +193,10 @@ impl Endpoints {
         }
         Ok(if all.is_empty() { first } else { Bytes::from(all) })
     }
+}
+
+fn late_body() -> Refusal {
+    Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
 }
 
 fn not_acceptable() -> Refusal {
@@ -207,9 +215,9 @@ fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Byt
     Ok(Call {
         route,
         principal,
-        session: headers::single(&parts.headers, &SESSION_ID)?,
+        session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version: headers::version(&parts.headers)?,
-        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?,
+        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(parts.headers),
         body,

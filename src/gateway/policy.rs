@@ -1,5 +1,6 @@
 //! What the route says of a tool: whether it may be called, and how its tasks live.
 
+use std::str::Chars;
 use std::time::Duration;
 
 /// Whether calls of a tool may be, must be or can't be tasks.
@@ -134,31 +135,30 @@ impl Pattern {
     /// Whether a name matches. Linear in the lengths' product at worst, whatever the name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        let pattern: Vec<char> = self.0.chars().collect();
-        let name: Vec<char> = name.chars().collect();
-        let (mut at, mut seen) = (0, 0);
-        let mut star: Option<(usize, usize)> = None;
-        while let Some(&char) = name.get(seen) {
-            match pattern.get(at) {
-                Some('*') => {
-                    star = Some((at, seen));
-                    at += 1;
-                }
-                Some(&wanted) if wanted == '?' || wanted == char => {
-                    at += 1;
-                    seen += 1;
-                }
-                _ => match star {
-                    Some((place, start)) => {
-                        star = Some((place, start + 1));
-                        at = place + 1;
-                        seen = start + 1;
+        let (mut pattern, mut name) = (self.0.chars(), name.chars());
+        // What follows the last star, and what it has not swallowed.
+        let mut star: Option<(Chars<'_>, Chars<'_>)> = None;
+        loop {
+            let (mut after, mut rest) = (pattern.clone(), name.clone());
+            match (after.next(), rest.next()) {
+                (None, None) => return true,
+                (Some('*'), _) => {
+                    if after.as_str().is_empty() {
+                        return true;
                     }
-                    None => return false,
-                },
+                    star = Some((after.clone(), name.clone()));
+                    pattern = after;
+                }
+                (Some(wanted), Some(char)) if wanted == '?' || wanted == char => (pattern, name) = (after, rest),
+                _ => {
+                    let Some((after, left)) = &mut star else { return false };
+                    if left.next().is_none() {
+                        return false;
+                    }
+                    (pattern, name) = (after.clone(), left.clone());
+                }
             }
         }
-        pattern.get(at..).unwrap_or_default().iter().all(|&char| char == '*')
     }
 }
 

@@ -32,6 +32,10 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
 
+/// After so many polls in a row that bring nothing, what is there is written. Whoever reads from the upstream hands over
+/// one piece at a time and has to be let run in between; hyper polls a body twice before it does.
+const QUIET_POLLS: u8 = 2;
+
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
@@ -127,8 +131,9 @@ pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
-    /// As much of `out` was there when others were last let run.
+    /// As much of `out` was there at the last poll, and how many polls have brought nothing since.
     seen: usize,
+    quiet: u8,
     /// The last message that was passed on; only this one can be the response.
     last: Last,
     /// The upstream gave event ids, so that a client can come back for the rest.
@@ -189,6 +194,7 @@ impl Relay {
             plan: Some(plan),
             out: BytesMut::new(),
             seen: 0,
+            quiet: 0,
             last: Last::None,
             resumable: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
@@ -420,14 +426,13 @@ impl HttpBody for Relay {
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
-            if filled.is_pending() && this.seen < this.out.len() {
-                // As long as something comes, there may be more: whoever reads from the upstream hands over one piece at
-                // a time. A lone event is found to be one at once.
-                this.seen = this.out.len();
+            this.quiet = if this.seen < this.out.len() { 0 } else { this.quiet + 1 };
+            this.seen = this.out.len();
+            if filled.is_pending() && this.quiet < QUIET_POLLS {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            this.seen = 0;
+            (this.seen, this.quiet) = (0, 0);
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
