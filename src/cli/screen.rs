@@ -21,6 +21,8 @@ pub(super) type Keyboard = mpsc::Receiver<String>;
 pub(super) struct Screen {
     bar: Option<ProgressBar>,
     asks: Asks,
+    /// A prompt stands at the end of the screen.
+    asking: bool,
 }
 
 /// Where answers come from.
@@ -37,13 +39,13 @@ impl Screen {
     pub(super) fn new() -> Self {
         let shows = stderr().is_terminal();
         let asks = if shows && stdin().is_terminal() { Asks::Terminal } else { Asks::Nobody };
-        Self { bar: shows.then(bar), asks }
+        Self { bar: shows.then(bar), asks, asking: false }
     }
 
     /// No bar, and these lines for answers.
     #[cfg(test)]
     pub(super) const fn with_lines(lines: Keyboard) -> Self {
-        Self { bar: None, asks: Asks::Lines(lines) }
+        Self { bar: None, asks: Asks::Lines(lines), asking: false }
     }
 
     /// Shows events as they come. Never ends by itself.
@@ -73,6 +75,9 @@ impl Screen {
     pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+        if self.asking {
+            form::print(&mut stderr(), "\n");
         }
     }
 
@@ -107,7 +112,10 @@ impl Screen {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+            // What it drew last stays otherwise.
+            form::print(&mut stderr(), "\r\u{1b}[2K");
         }
+        self.asking = true;
         let withdrawn = question.withdrawn();
         let mut output = stderr();
         let filled = tokio::select! {
@@ -118,6 +126,7 @@ impl Screen {
             }
             filled = form::fill(&question.message, &question.schema, lines, &mut output) => filled.map(Some),
         };
+        self.asking = false;
         match filled {
             Some(Some(content)) => question.accept(content),
             Some(None) => {}
