@@ -1,2 +1,7 @@
-//! The command.
-fn main() {}
+//! The `taskgate` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    taskgate::cli::run()
+}

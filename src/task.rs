@@ -3,6 +3,7 @@
 //! What may happen to a task is decided in [`state`], kept in a [`store`], and changed only through the [`ledger`].
 //! Nothing here knows an upstream, a connection or a wire form.
 
+pub mod dialect;
 pub mod ledger;
 pub mod state;
 pub mod store;
@@ -16,7 +17,9 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 
-pub use state::{Answer, Asked, Ending, Event, Question, State, Status};
+pub use ledger::{ApplyError, Finish, Ledger, NewTask, Observer, Transition};
+pub use state::{Answer, Asked, Ending, Event, Progress, Question, Refused, State, Status};
+pub use store::{Limits, Position, Quota, QuotaReason, Store, StoreError, Usage};
 
 /// A task's id: a version 4 UUID, 122 random bits (2025-11-25 tasks, "Task IDs"; "Security Considerations").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,6 +5,7 @@
 
 pub mod http;
 pub mod messages;
+pub mod stdio;
 
 use std::fmt;
 use std::sync::Arc;

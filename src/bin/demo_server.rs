@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 
 /// A plain MCP server without tasks
 #[derive(Debug, Parser)]
+#[command(disable_version_flag = true)]
 struct Arguments {
     /// The address to listen on; the endpoint is /mcp
     #[arg(long, default_value = "127.0.0.1:9000", conflicts_with = "stdio")]

@@ -1,0 +1,258 @@
+//! The cases: what runs in each round, and what is judged.
+
+use crate::plan::{Action, Figure, Tool};
+use crate::rounds::Options;
+use crate::stand::{Setup, Target};
+
+/// What is measured together, in interleaved rounds.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What CPU is counted for: a call, an event, a life.
+    pub(crate) unit: &'static str,
+    pub(crate) setup: Setup,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) judged: Vec<Judged>,
+}
+
+/// One proxy under one load.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) label: &'static str,
+    pub(crate) target: Target,
+    pub(crate) action: Action,
+}
+
+/// A figure with its target.
+pub(crate) struct Judged {
+    pub(crate) what: &'static str,
+    pub(crate) figure: (&'static str, Figure),
+    pub(crate) over: Over,
+    pub(crate) at_most: f64,
+}
+
+/// What a figure is divided by.
+#[derive(Clone, Copy)]
+pub(crate) enum Over {
+    /// A figure of the same round.
+    Run(&'static str, Figure),
+    /// A unit.
+    Unit(f64),
+}
+
+const DIRECT: &str = "direct";
+/// The label of the run that ratios are to.
+pub(crate) const FLOOR: &str = "floor";
+const NGINX: &str = "nginx";
+const TASKGATE: &str = "taskgate";
+const TASKGATE_SMALL: &str = "taskgate, small calls";
+
+const KB: Over = Over::Unit(1e3);
+const MB: Over = Over::Unit(1e6);
+
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    all(&Options::full()).into_iter().map(|case| case.name)
+}
+
+pub(crate) fn all(options: &Options) -> Vec<Case> {
+    let mut cases: Vec<_> = PASSES.iter().map(pass).collect();
+    cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
+    cases
+}
+
+/// A case of plain calls: every target under the same load.
+struct Pass {
+    name: &'static str,
+    title: &'static str,
+    action: Action,
+    judged: Figure,
+    at_most: f64,
+}
+
+const fn closed(tool: Tool, connections: usize) -> Action {
+    Action::Closed { tool, connections }
+}
+
+const PASSES: [Pass; 7] = [
+    Pass {
+        name: "small-1",
+        title: "small tools/call, 1 connection",
+        action: closed(Tool::Small, 1),
+        judged: Figure::Cpu,
+        at_most: 1.3,
+    },
+    Pass {
+        name: "small-16",
+        title: "small tools/call, 16 connections",
+        action: closed(Tool::Small, 16),
+        judged: Figure::Cpu,
+        at_most: 1.25,
+    },
+    Pass {
+        name: "small-64",
+        title: "small tools/call, 64 connections",
+        action: closed(Tool::Small, 64),
+        judged: Figure::Cpu,
+        at_most: 1.3,
+    },
+    Pass {
+        name: "big",
+        title: "results of 64 KiB, 16 connections",
+        action: closed(Tool::Big, 16),
+        judged: Figure::Cpu,
+        at_most: 1.5,
+    },
+    Pass {
+        name: "burst",
+        title: "bursts of 100 events, 16 connections",
+        action: closed(Tool::Burst, 16),
+        judged: Figure::Cpu,
+        at_most: 0.35,
+    },
+    Pass {
+        name: "paced",
+        title: "50 events 2 ms apart, 16 connections",
+        action: closed(Tool::Paced, 16),
+        judged: Figure::Cpu,
+        at_most: 1.2,
+    },
+    Pass {
+        name: "open",
+        title: "1,000 small tools/call a second",
+        action: Action::Open { tool: Tool::Small, connections: 16, per_second: 1_000 },
+        judged: Figure::P50,
+        at_most: 1.4,
+    },
+];
+
+fn pass(pass: &Pass) -> Case {
+    let Pass { name, title, action, judged: figure, at_most } = *pass;
+    let streaming = matches!(action, Action::Closed { tool: Tool::Burst | Tool::Paced, .. });
+    let what = match figure {
+        Figure::P50 => "p50, of the floor",
+        _ if streaming => "CPU per event, of the floor",
+        _ => "CPU per call, of the floor",
+    };
+    let runs = vec![
+        Run { label: DIRECT, target: Target::Direct, action },
+        Run { label: FLOOR, target: Target::Floor, action },
+        Run { label: NGINX, target: Target::Nginx, action },
+        Run { label: TASKGATE, target: Target::Taskgate, action },
+    ];
+    Case {
+        name,
+        title,
+        unit: if streaming { "event" } else { "call" },
+        setup: Setup { streaming, ..Setup::default() },
+        runs,
+        judged: vec![Judged { what, figure: (TASKGATE, figure), over: Over::Run(FLOOR, figure), at_most }],
+    }
+}
+
+fn life() -> Case {
+    let calls = Action::Closed { tool: Tool::Small, connections: 16 };
+    let lives = Action::Lives { connections: 16 };
+    let handle = (TASKGATE, Figure::HandleP99);
+    Case {
+        name: "life",
+        title: "a task's whole life (create, get until done, result), 16 connections",
+        unit: "call or life",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: vec![
+            Run { label: FLOOR, target: Target::Floor, action: calls },
+            Run { label: TASKGATE_SMALL, target: Target::Taskgate, action: calls },
+            Run { label: TASKGATE, target: Target::Taskgate, action: lives },
+        ],
+        judged: vec![
+            Judged {
+                what: "CPU per life, in small calls of the floor",
+                figure: (TASKGATE, Figure::Cpu),
+                over: Over::Run(FLOOR, Figure::Cpu),
+                at_most: 5.0,
+            },
+            Judged {
+                what: "handle's p99, of a small call's through taskgate",
+                figure: handle,
+                over: Over::Run(TASKGATE_SMALL, Figure::P99),
+                at_most: 2.0,
+            },
+            Judged {
+                what: "handle's p99, of a small call's through the floor",
+                figure: handle,
+                over: Over::Run(FLOOR, Figure::P99),
+                at_most: 2.0,
+            },
+        ],
+    }
+}
+
+fn held(options: &Options) -> Case {
+    let (few, many) = options.held_tasks;
+    Case {
+        name: "held",
+        title: "tasks whose calls are held",
+        unit: "tasks/get",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: vec![Run {
+            label: TASKGATE,
+            target: Target::Taskgate,
+            action: Action::HeldTasks { connections: 16, few, many },
+        }],
+        judged: vec![
+            Judged {
+                what: "CPU of tasks/get with many held tasks, of that with few",
+                figure: (TASKGATE, Figure::CpuMany),
+                over: Over::Run(TASKGATE, Figure::CpuFew),
+                at_most: 1.15,
+            },
+            memory("kB per held call", KB, 32.0),
+        ],
+    }
+}
+
+fn held_calls(options: &Options) -> Case {
+    let action = Action::HeldCalls { count: options.held_calls };
+    Case {
+        name: "held-plain",
+        title: "plain calls that wait for their answers",
+        unit: "call",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: proxies(action),
+        judged: vec![memory("kB per held plain request", KB, 64.0)],
+    }
+}
+
+fn finished(options: &Options) -> Case {
+    let action = Action::Finished { connections: 16, count: options.finished };
+    Case {
+        name: "finished",
+        title: "tasks that have ended and are kept",
+        unit: "task",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: vec![Run { label: TASKGATE, target: Target::Taskgate, action }],
+        judged: vec![memory("kB per finished task, beside its result", KB, 1.0)],
+    }
+}
+
+fn idle() -> Case {
+    Case {
+        name: "idle",
+        title: "one session and nothing to do",
+        unit: "process",
+        setup: Setup::default(),
+        runs: proxies(Action::Idle),
+        judged: vec![memory("MB when idle", MB, 25.0)],
+    }
+}
+
+fn proxies(action: Action) -> Vec<Run> {
+    vec![
+        Run { label: FLOOR, target: Target::Floor, action },
+        Run { label: NGINX, target: Target::Nginx, action },
+        Run { label: TASKGATE, target: Target::Taskgate, action },
+    ]
+}
+
+fn memory(what: &'static str, over: Over, at_most: f64) -> Judged {
+    Judged { what, figure: (TASKGATE, Figure::Bytes), over, at_most }
+}

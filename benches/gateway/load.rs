@@ -1,0 +1,100 @@
+//! The load generator: carries out one plan in a process of its own and prints what it saw.
+
+#![expect(clippy::print_stdout, reason = "the starter reads the figures there")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::{Instant, sleep_until};
+
+use crate::client::Client;
+use crate::plan::{Action, Figure, Plan, Sample, Tool};
+use crate::tasks;
+use crate::window::{self, Latencies};
+
+/// A call that starts later than this after its time is charged for the wait; less is the timer's own coarseness.
+const TIMER: Duration = Duration::from_millis(2);
+
+/// Carries out the plan.
+pub(crate) async fn run(plan: &str) -> Result<()> {
+    let plan: Plan = serde_json::from_str(plan).context("not a plan")?;
+    let sample = match plan.action {
+        Action::Closed { tool, connections } => closed(&plan, tool, connections).await?,
+        Action::Open { tool, connections, per_second } => open(&plan, tool, connections, per_second).await?,
+        Action::Lives { connections } => tasks::lives(&plan, connections).await?,
+        Action::HeldTasks { connections, few, many } => tasks::held(&plan, connections, few, many).await?,
+        Action::HeldCalls { count } => tasks::held_calls(&plan, count).await?,
+        Action::Finished { connections, count } => tasks::finished(&plan, connections, count).await?,
+        Action::Idle => tasks::idle(&plan).await?,
+    };
+    println!("{}", serde_json::to_string(&sample)?);
+    Ok(())
+}
+
+/// Connections with a session each, as so many clients have.
+pub(crate) async fn clients(address: SocketAddr, count: usize) -> Result<Vec<Client>> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(Client::initialize(address).await?);
+    }
+    Ok(clients)
+}
+
+async fn closed(plan: &Plan, tool: Tool, connections: usize) -> Result<Sample> {
+    let clients = clients(plan.proxy, connections).await?;
+    let params: Arc<str> = tool.params(false).into();
+    let (seen, meter) = window::measure(plan, clients, |_, mut client, window| {
+        let params = Arc::clone(&params);
+        async move {
+            let mut latencies = Latencies::default();
+            let mut begun = Instant::now();
+            while !window.is_over(begun) {
+                client.call_tool(tool, &params).await?;
+                let ended = Instant::now();
+                if window.holds(ended) {
+                    latencies.push(ended - begun);
+                }
+                begun = ended;
+            }
+            Ok(latencies)
+        }
+    })
+    .await?;
+    Ok(report(seen, &meter, tool))
+}
+
+async fn open(plan: &Plan, tool: Tool, connections: usize, per_second: u32) -> Result<Sample> {
+    let clients = clients(plan.proxy, connections).await?;
+    let params: Arc<str> = tool.params(false).into();
+    let apart = Duration::from_secs(1) / per_second.max(1);
+    let rest = apart * u32::try_from(connections)?;
+    let (seen, meter) = window::measure(plan, clients, |at, mut client, window| {
+        let params = Arc::clone(&params);
+        async move {
+            let mut latencies = Latencies::default();
+            let mut due = window.begins() + apart * u32::try_from(at)?;
+            while !window.is_over(due) {
+                sleep_until(due).await;
+                let begun = Instant::now();
+                client.call_tool(tool, &params).await?;
+                let from = if begun - due > TIMER { due } else { begun };
+                latencies.push(from.elapsed());
+                due += rest;
+            }
+            Ok(latencies)
+        }
+    })
+    .await?;
+    Ok(report(seen, &meter, tool))
+}
+
+fn report(seen: Vec<Latencies>, meter: &window::Meter, tool: Tool) -> Sample {
+    let latencies = Latencies::all(seen);
+    let mut sample = Sample::new();
+    meter.report(&mut sample, latencies.len(), latencies.len() * tool.events().max(1));
+    sample.extend(latencies.percentile(50).map(|p50| (Figure::P50, p50)));
+    sample.extend(latencies.percentile(99).map(|p99| (Figure::P99, p99)));
+    sample
+}

@@ -1,0 +1,140 @@
+//! What the bench tells a load generator to do, and what that tells it back: both are JSON between two processes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::upstream;
+
+/// One errand of a load generator.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) action: Action,
+    /// Where the load goes.
+    pub(crate) proxy: SocketAddr,
+    /// Where the calls in hand are counted.
+    pub(crate) upstream: SocketAddr,
+    /// The proxy's process, whose tree is charged for the load; none when there is no proxy.
+    pub(crate) watch: Option<u32>,
+    pub(crate) warm_up: f64,
+    pub(crate) seconds: f64,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    /// Each connection calls again as soon as it is answered.
+    Closed { tool: Tool, connections: usize },
+    /// So many calls a second, answered or not.
+    Open { tool: Tool, connections: usize, per_second: u32 },
+    /// Create, get until done, result: again and again.
+    Lives { connections: usize },
+    /// `few` and then `many` held calls stand behind tasks while tasks are read.
+    HeldTasks { connections: usize, few: usize, many: usize },
+    /// So many plain calls wait for their answers.
+    HeldCalls { count: usize },
+    /// So many tasks have ended and are kept.
+    Finished { connections: usize, count: usize },
+    /// One session, one call, and then nothing.
+    Idle,
+}
+
+/// The upstream's tools, with the arguments that the bench uses.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Tool {
+    Small,
+    Big,
+    Burst,
+    Paced,
+    Noop,
+    Hold,
+}
+
+/// Bytes of the answer of [`Tool::Big`].
+pub(crate) const BIG: usize = 64 << 10;
+/// Events before the answer of [`Tool::Burst`].
+pub(crate) const BURST: usize = 100;
+/// Events before the answer of [`Tool::Paced`], and the milliseconds before each.
+pub(crate) const PACED: (usize, usize) = (50, 2);
+
+impl Tool {
+    /// `params` of the call; with `task`, so that it becomes one.
+    pub(crate) fn params(self, task: bool) -> String {
+        let text = upstream::SMALL_TEXT;
+        let (events, gap) = PACED;
+        let mut params = match self {
+            Self::Small => format!(r#"{{"name":"small","arguments":{{"text":"{text}"}}"#),
+            Self::Big => format!(r#"{{"name":"big","arguments":{{"bytes":{BIG}}}"#),
+            Self::Burst => {
+                format!(r#"{{"name":"burst","arguments":{{"events":{BURST}}},"_meta":{{"progressToken":7}}"#)
+            }
+            Self::Paced => format!(
+                r#"{{"name":"paced","arguments":{{"events":{events},"gapMs":{gap}}},"_meta":{{"progressToken":7}}"#
+            ),
+            Self::Noop => r#"{"name":"noop","arguments":{}"#.to_owned(),
+            Self::Hold => r#"{"name":"hold","arguments":{}"#.to_owned(),
+        };
+        params.push_str(if task { r#","task":{}}"# } else { "}" });
+        params
+    }
+
+    /// Progress notifications before the answer.
+    pub(crate) fn events(self) -> usize {
+        match self {
+            Self::Burst => BURST,
+            Self::Paced => PACED.0,
+            Self::Small | Self::Big | Self::Noop | Self::Hold => 0,
+        }
+    }
+
+    /// Fewest bytes that an answer can have.
+    pub(crate) fn least_bytes(self) -> usize {
+        if matches!(self, Self::Big) { BIG } else { 0 }
+    }
+}
+
+impl Plan {
+    pub(crate) fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+
+    pub(crate) fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// When whoever carries it out is stuck. The held and the finished cost a fraction of a millisecond each.
+    pub(crate) fn patience(&self) -> Duration {
+        self.warm_up() + self.window() * 2 + Duration::from_secs(120)
+    }
+}
+
+/// A figure that a load generator reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Figure {
+    /// Calls answered (or lives ended) in a second.
+    PerSecond,
+    /// Median latency in microseconds.
+    P50,
+    /// 99th percentile of latency in microseconds.
+    P99,
+    /// The proxy's user and system time in microseconds: per call, per event where a call has events, per life.
+    Cpu,
+    /// 99th percentile in microseconds of the answer with the handle.
+    HandleP99,
+    /// `tasks/get` per life.
+    Polls,
+    /// CPU of a `tasks/get` with few held tasks.
+    CpuFew,
+    /// CPU of a `tasks/get` with many held tasks.
+    CpuMany,
+    /// Resident bytes of the proxy: for each thing kept, or in all when it is idle.
+    Bytes,
+}
+
+/// Figures of one round.
+pub(crate) type Sample = BTreeMap<Figure, f64>;

@@ -1,0 +1,187 @@
+//! One upstream with one proxy before it, both fresh: a process that had a lucky start has it for one round only.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::{sleep, timeout};
+
+use crate::child::{self, Child, End};
+use crate::nginx;
+use crate::plan::{Plan, Sample};
+
+const READY_POLLS: u32 = 500;
+
+/// What stands between the load and the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Target {
+    Direct,
+    Floor,
+    Nginx,
+    Taskgate,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Direct => "direct",
+            Self::Floor => "floor",
+            Self::Nginx => "nginx",
+            Self::Taskgate => "taskgate",
+        })
+    }
+}
+
+/// How the proxies are set up for a case.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Setup {
+    /// taskgate with limits beyond the load, instead of its defaults.
+    pub(crate) raised: bool,
+    /// nginx passes on what it has at once, as event streams need.
+    pub(crate) streaming: bool,
+}
+
+/// The processes of one run.
+pub(crate) struct Stand {
+    // The proxy ends before the upstream, and both before the folder of their logs.
+    proxy: Option<Child>,
+    _upstream: Child,
+    address: SocketAddr,
+    upstream_address: SocketAddr,
+    dir: TempDir,
+}
+
+impl Stand {
+    pub(crate) async fn start(target: Target, setup: Setup, taskgate: &Path) -> Result<Self> {
+        let dir = TempDir::new()?;
+        let (upstream, upstream_address) = Child::role(&["upstream".to_owned()]).await?;
+        let upstream_address: SocketAddr = upstream_address.parse().context("the upstream's address")?;
+        let mut stand = Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir };
+        match target {
+            Target::Direct => {}
+            Target::Floor => {
+                let (floor, address) = Child::role(&["floor".to_owned(), upstream_address.to_string()]).await?;
+                stand.address = address.parse().context("the floor's address")?;
+                stand.proxy = Some(floor);
+            }
+            Target::Nginx => stand.start_nginx(setup).await?,
+            Target::Taskgate => stand.start_taskgate(setup, taskgate).await?,
+        }
+        Ok(stand)
+    }
+
+    async fn start_nginx(&mut self, setup: Setup) -> Result<()> {
+        self.address = free_address()?;
+        let workers = std::thread::available_parallelism()?.get();
+        let setup = nginx::Setup {
+            listen: self.address,
+            upstream: self.upstream_address,
+            buffering: !setup.streaming,
+            workers,
+        };
+        let path = self.dir.path().join("nginx.conf");
+        std::fs::write(&path, nginx::config(setup, self.dir.path()))?;
+        let error_log = self.dir.path().join("nginx.error.log");
+        let arguments = ["-e".to_owned(), text(&error_log), "-c".to_owned(), text(&path)];
+        self.start_proxy("nginx", Path::new("nginx"), &arguments, End::Ask).await
+    }
+
+    async fn start_taskgate(&mut self, setup: Setup, program: &Path) -> Result<()> {
+        self.address = free_address()?;
+        let admin = free_address()?;
+        let mut arguments = vec!["serve".to_owned()];
+        if setup.raised {
+            let path = self.dir.path().join("taskgate.yaml");
+            std::fs::write(&path, raised(self.address, admin, self.upstream_address))?;
+            arguments.extend(["--config".to_owned(), text(&path)]);
+        } else {
+            let upstream = format!("http://{}/mcp", self.upstream_address);
+            arguments.extend(["--upstream".to_owned(), upstream]);
+            arguments.extend(["--listen".to_owned(), self.address.to_string()]);
+            arguments.extend(["--admin".to_owned(), admin.to_string()]);
+        }
+        arguments.extend(["--log-level".to_owned(), "warn".to_owned()]);
+        self.start_proxy("taskgate", program, &arguments, End::Kill).await
+    }
+
+    async fn start_proxy(&mut self, name: &str, program: &Path, arguments: &[String], end: End) -> Result<()> {
+        let log = self.log(name);
+        let child = self.proxy.insert(Child::start(name, program, arguments, &log, end)?);
+        for _ in 0..READY_POLLS {
+            child.still_runs(&log)?;
+            if TcpStream::connect(self.address).await.is_ok() {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        bail!("{name} does not listen on {}: {}", self.address, child::tail(&log))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    /// Has a load generator carry out an errand against this stand.
+    pub(crate) async fn load(&mut self, target: Target, mut plan: Plan) -> Result<Sample> {
+        plan.proxy = self.address;
+        plan.upstream = self.upstream_address;
+        plan.watch = self.proxy.as_ref().map(Child::pid).transpose()?;
+        let output = Command::new(std::env::current_exe()?)
+            .args(["load", &serde_json::to_string(&plan)?])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .output();
+        let patience = plan.patience() * 4;
+        let output = timeout(patience, output).await.context("the load generator does not end")??;
+        if let Some(proxy) = &mut self.proxy {
+            let log = self.dir.path().join(format!("{target}.log"));
+            proxy.still_runs(&log)?;
+        }
+        if !output.status.success() {
+            let log = child::tail(&self.log(&target.to_string()));
+            bail!("{} {log}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).context("the load generator's figures")
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// An address that nobody listens on; it could be taken before it is used, and then the run fails and says so.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
+}
+
+/// A configuration whose limits no case reaches, so that what is measured is work and not a queue.
+fn raised(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String {
+    format!(
+        "listen:
+  address: {listen}
+admin:
+  address: {admin}
+tenants:
+  default:
+    running_tasks: 20000
+    queued_tasks: 20000
+    kept_tasks: 2000000
+    kept_bytes: 4096MiB
+routes:
+  - name: bench
+    path: /mcp
+    upstream:
+      url: http://{upstream}/mcp
+      max_in_flight: 20000
+      queue: 20000
+"
+    )
+}

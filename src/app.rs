@@ -1,0 +1,272 @@
+//! Puts the pieces together: from settings to a gateway that serves, and from a signal to one that has stopped. The only
+//! place that sees every module.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::HeaderMap;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, AdminState};
+use crate::clock::Clock;
+use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
+use crate::downstream::{http::Endpoints, origin, server};
+use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
+use crate::jobs::Jobs;
+use crate::metrics::Metrics;
+use crate::seal::Sealer;
+use crate::task::store::memory::MemoryStore;
+use crate::task::store::metered::MeteredStore;
+use crate::task::{Limits, sweeper};
+use crate::tenant::DEFAULT_TENANT;
+use crate::tenant::auth::{self, Authenticator};
+use crate::tenant::fair::FairQueue;
+use crate::tenant::quota::{self, Rate, Rates};
+use crate::upstream::{Upstream, http::Http, stdio::Stdio};
+
+/// How long connections may take to finish once held calls are over.
+const CONNECTION_GRACE: Duration = Duration::from_secs(5);
+/// How long ending sessions upstream, and then jobs, may take.
+const LAST_GRACE: Duration = Duration::from_secs(10);
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct App {
+    /// Where clients connect.
+    pub address: SocketAddr,
+    /// Where operators ask.
+    pub admin_address: SocketAddr,
+    gateway: Arc<Gateway>,
+    routes: Vec<Arc<Route>>,
+    admin: Arc<AdminState>,
+    jobs: Jobs,
+    drain: Duration,
+    stop_accepting: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl App {
+    /// Binds both addresses and serves. Must run inside a runtime.
+    ///
+    /// # Errors
+    /// When an address can't be bound, or the settings can't be met.
+    pub async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        let jobs = Jobs::default();
+        let clock = Clock::system();
+        let listener = bind(settings.listen.address).await?;
+        let admin_listener = bind(settings.admin.address).await?;
+        let metrics = Arc::new(metrics_of(settings));
+        let routes: Vec<Arc<Route>> =
+            settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
+        let gateway = Gateway::new(Parts {
+            store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
+            sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
+            sealer: sealer_of(settings),
+            rates: rates_of(settings)?,
+            limits: limits_of(settings),
+            metrics: Arc::clone(&metrics),
+            clock,
+            jobs: jobs.clone(),
+        });
+        sweeper::start(&jobs, gateway.ledger().clone());
+        jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
+        let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
+        let ledger = gateway.ledger().clone();
+        let admin = AdminState::new(Arc::clone(&metrics), token);
+        let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
+        let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
+        jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
+        let by_path = settings.routes.iter().map(|route| route.path.clone()).zip(routes.iter().cloned());
+        let endpoints = Endpoints {
+            gateway: Arc::clone(&gateway),
+            routes: by_path.collect::<HashMap<_, _>>(),
+            authenticator: Authenticator::new(auth_of(settings)),
+            origin: origin::Config {
+                origins: settings.listen.allowed_origins.clone(),
+                hosts: settings.listen.allowed_hosts.clone(),
+                is_loopback: address.ip().is_loopback(),
+            },
+            max_body: settings.listen.max_body.as_usize(),
+            metrics,
+        };
+        let stop_accepting = CancellationToken::new();
+        let serving =
+            server::serve(listener, Arc::new(endpoints), jobs.clone(), stop_accepting.clone(), CONNECTION_GRACE);
+        let serving = jobs.spawn("listener", serving);
+        announce(settings, address);
+        Ok(Self {
+            address,
+            admin_address,
+            gateway,
+            routes,
+            admin,
+            jobs,
+            drain: settings.drain,
+            stop_accepting,
+            serving,
+        })
+    }
+
+    /// Serves until `stop` resolves, then stops in order: not ready, nothing new; held calls finish, or are given up when
+    /// the drain time is over; then streams and connections end, then sessions upstream.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
+        stop.await;
+        tracing::info!(drain = ?self.drain, "stopping");
+        self.admin.stopping();
+        self.gateway.drain();
+        if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
+            tracing::warn!("the drain time is over: held calls are given up");
+            self.gateway.give_up();
+            let over = tokio::time::timeout(LAST_GRACE, self.gateway.calls_over()).await;
+            tracing::info!(all_ended = over.is_ok(), "held calls were given up");
+        }
+        self.gateway.close_streams();
+        self.stop_accepting.cancel();
+        if let Err(error) = self.serving.await {
+            tracing::error!(%error, "the listener failed");
+        }
+        if tokio::time::timeout(LAST_GRACE, self.gateway.close_sessions(&self.routes)).await.is_err() {
+            tracing::warn!("not every upstream session could be ended in time");
+        }
+        let left = self.jobs.stop(LAST_GRACE).await;
+        tracing::info!(jobs_left = left, "stopped");
+    }
+}
+
+async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("can't listen on {address}"))
+}
+
+/// One line for each route: where it is, what is behind it, how tasks are kept, who may call.
+fn announce(settings: &Settings, address: SocketAddr) {
+    let callers = if settings.auth.is_some() { "authenticated" } else { "not authenticated" };
+    for route in &settings.routes {
+        let url = match settings.listen.public_url {
+            Some(_) => settings.listen.url(&route.path),
+            None => format!("http://{address}{}", route.path),
+        };
+        let upstream = match &route.upstream.target {
+            UpstreamTarget::Url { url, .. } => url.to_string(),
+            UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
+        };
+        tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
+    }
+}
+
+fn metrics_of(settings: &Settings) -> Metrics {
+    let routes: Vec<Arc<str>> = settings.routes.iter().map(|route| route.name.as_str().into()).collect();
+    let mut tenants: Vec<Arc<str>> = settings.tenants.named.keys().map(|name| name.as_str().into()).collect();
+    tenants.push(DEFAULT_TENANT.into());
+    if let Some(auth) = &settings.auth {
+        tenants.extend(auth.api_keys.iter().map(|key| Arc::from(key.tenant.as_str())));
+    }
+    tenants.sort_unstable();
+    tenants.dedup();
+    Metrics::new(&routes, &tenants)
+}
+
+fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs: &Jobs) -> Route {
+    let max_message = settings.listen.max_body.as_usize();
+    let connect_timeout = route.upstream.connect_timeout;
+    let upstream: Arc<dyn Upstream> = match &route.upstream.target {
+        UpstreamTarget::Url { url, headers } => {
+            let headers: HeaderMap = headers.iter().cloned().collect();
+            let url = url.uri().clone();
+            Arc::new(Http::new(crate::upstream::http::Config { url, headers, connect_timeout, max_message }))
+        }
+        UpstreamTarget::Command { argv } => {
+            let config = crate::upstream::stdio::Config::new(argv.clone());
+            Arc::new(Stdio::new(crate::upstream::stdio::Config { max_line: max_message, ..config }, jobs.clone()))
+        }
+    };
+    Route {
+        name: route.name.as_str().into(),
+        upstream,
+        places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        tools: tools_of(route),
+        max_message,
+        metrics: Arc::clone(metrics.route(&route.name)),
+    }
+}
+
+fn tools_of(route: &RouteSettings) -> ToolPolicy {
+    ToolPolicy {
+        allow: route.tools.allow.iter().map(pattern).collect(),
+        deny: route.tools.deny.iter().map(pattern).collect(),
+        rules: route.tasks.tools.iter().map(|rule| (pattern(&rule.pattern), policy(&rule.policy))).collect(),
+        otherwise: policy(&route.tasks.route),
+    }
+}
+
+fn pattern(glob: &crate::config::Glob) -> Pattern {
+    Pattern::new(glob.as_str())
+}
+
+fn policy(policy: &crate::config::TaskPolicy) -> TaskPolicy {
+    TaskPolicy {
+        support: match policy.support {
+            crate::config::TaskSupport::Optional => Support::Optional,
+            crate::config::TaskSupport::Required => Support::Required,
+            crate::config::TaskSupport::Forbidden => Support::Forbidden,
+        },
+        exclusive: policy.exclusive,
+        deadline: policy.deadline,
+        input_timeout: policy.input_timeout,
+        ttl_default: policy.default_ttl,
+        ttl_max: policy.max_ttl,
+        retention: policy.retention,
+        poll_interval: policy.poll_interval,
+        immediate_response: policy.immediate_response.clone(),
+    }
+}
+
+fn sealer_of(settings: &Settings) -> Sealer {
+    match &settings.secrets.key {
+        Some(key) => Sealer::new(*key.reveal(), settings.secrets.previous.iter().map(|key| *key.reveal())),
+        // The store forgets everything with the process as well.
+        None => Sealer::random(),
+    }
+}
+
+fn auth_of(settings: &Settings) -> Option<auth::Config> {
+    let key = |key: &crate::config::ApiKey| auth::ApiKey {
+        sha256: key.sha256,
+        tenant: key.tenant.as_str().into(),
+        subject: key.subject.as_str().into(),
+    };
+    settings.auth.as_ref().map(|auth| auth::Config { api_keys: auth.api_keys.iter().map(key).collect() })
+}
+
+fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
+    let named = settings.tenants.named.iter().map(|(name, limits)| Ok((name.as_str().into(), rates(limits)?)));
+    Ok(Rates::new(rates(&settings.tenants.default)?, named.collect::<anyhow::Result<Vec<_>>>()?))
+}
+
+fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
+    let rate = |limit: Option<crate::config::RateLimit>| {
+        limit
+            .map(|limit| {
+                Rate::new(limit.rate.count(), limit.rate.period(), limit.burst).context("a rate is out of range")
+            })
+            .transpose()
+    };
+    Ok(quota::Limits { requests: rate(limits.requests)?, creates: rate(limits.creates)?, polls: rate(limits.polls)? })
+}
+
+fn limits_of(settings: &Settings) -> TenantLimits {
+    let limits = |limits: &LimitSettings| Limits {
+        running_tasks: limits.running_tasks,
+        queued_tasks: limits.queued_tasks,
+        kept_tasks: limits.kept_tasks,
+        kept_bytes: limits.kept_bytes.bytes(),
+    };
+    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), limits(of)));
+    TenantLimits { default: limits(&settings.tenants.default), named: named.collect() }
+}

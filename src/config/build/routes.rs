@@ -1,0 +1,230 @@
+//! Routes: the server behind each, its tools, and how their calls become tasks.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use http::{HeaderName, HeaderValue};
+
+use super::{Builder, count};
+use crate::config::{
+    glob::Glob,
+    raw,
+    settings::{
+        RouteSettings, TaskPolicy, TaskSettings, TaskSupport, ToolFilter, ToolPolicy, UpstreamSettings, UpstreamTarget,
+    },
+    tree::Place,
+    units::show_duration,
+    values,
+};
+
+impl Builder<'_> {
+    pub(super) fn routes(&mut self, raw: Vec<raw::Route>, at: &Place<'_>) -> Vec<RouteSettings> {
+        let (mut names, mut paths) = (HashMap::new(), HashMap::new());
+        let mut routes = Vec::new();
+        for (index, route) in raw.into_iter().enumerate() {
+            let at = at.item(index);
+            for (key, text, seen) in [("name", &route.name, &mut names), ("path", &route.path, &mut paths)] {
+                let Some(text) = text else { continue };
+                if let Some(first) = seen.insert(text.clone(), index) {
+                    self.problems.error(&at.key(key), format!("the same as `routes[{first}].{key}`"));
+                }
+            }
+            routes.extend(self.route(route, &at));
+        }
+        routes
+    }
+
+    fn route(&mut self, raw: raw::Route, at: &Place<'_>) -> Option<RouteSettings> {
+        let name = raw.name.and_then(|name| self.check(values::label(&name), &at.key("name")));
+        let path = raw.path.and_then(|path| self.check(values::route_path(&path), &at.key("path")));
+        let upstream = raw.upstream.and_then(|upstream| self.upstream(upstream, &at.key("upstream")));
+        let tools_at = at.key("tools");
+        let tools = ToolFilter {
+            allow: self.each(&raw.tools.allow, &tools_at.key("allow"), Glob::parse),
+            deny: self.each(&raw.tools.deny, &tools_at.key("deny"), Glob::parse),
+        };
+        let tasks = self.tasks(raw.tasks, &at.key("tasks"));
+        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, tasks: tasks? })
+    }
+
+    fn upstream(&mut self, raw: raw::Upstream, at: &Place<'_>) -> Option<UpstreamSettings> {
+        let given: Vec<_> = ["url", "command", "sse"].into_iter().filter(|key| at.key(key).is_given()).collect();
+        // From the command line there is no file to look at.
+        let count_given = if at.is_given() { given.len() } else { 1 };
+        match (count_given, given.as_slice()) {
+            (0, _) => self.problems.error(at, "needs one of `url`, `command` and `sse`"),
+            (2.., [.., last]) => self.problems.error(&at.key(last), "only one of `url`, `command` and `sse`"),
+            _ => {}
+        }
+        let headers_at = at.key("headers");
+        let timeout_at = at.key("connect_timeout");
+        if raw.command.is_some() {
+            for at in [&headers_at, &timeout_at].into_iter().filter(|at| at.is_given()) {
+                self.problems.error(at, "means nothing for a `command`");
+            }
+        }
+        let headers = self.headers(raw.headers, &headers_at);
+        let connect_timeout = self.positive(&raw.connect_timeout, &timeout_at);
+        let target = match (raw.url, raw.command) {
+            (Some(url), _) => {
+                let url = self.check(values::http_url(&url), &at.key("url"))?;
+                UpstreamTarget::Url { url, headers }
+            }
+            (None, Some(argv)) => {
+                self.check(values::argv(&argv), &at.key("command"))?;
+                UpstreamTarget::Command { argv }
+            }
+            (None, None) => return None,
+        };
+        Some(UpstreamSettings {
+            target,
+            max_in_flight: count(raw.max_in_flight),
+            connect_timeout: connect_timeout?,
+            queue: count(raw.queue),
+        })
+    }
+
+    fn headers(&mut self, raw: BTreeMap<String, raw::Secret>, at: &Place<'_>) -> Vec<(HeaderName, HeaderValue)> {
+        let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
+        for (name, value) in raw {
+            let at = at.key(&name);
+            let name = self.check(values::header_name(&name), &at);
+            let value = self.secret(value, &at).and_then(|value| self.check(values::header_value(value.reveal()), &at));
+            let (Some(name), Some(mut value)) = (name, value) else { continue };
+            if headers.iter().any(|(other, _)| *other == name) {
+                self.problems.error(&at, "given twice; names of headers differ in more than case");
+            }
+            value.set_sensitive(true);
+            headers.push((name, value));
+        }
+        headers
+    }
+
+    fn tasks(&mut self, raw: raw::Tasks, at: &Place<'_>) -> Option<TaskSettings> {
+        let route = self.task_policy(&raw, at);
+        if let Some(policy) = &route {
+            self.check_times(policy, None, at);
+        }
+        // Something to compare with, so that the entries are checked even if the route's own keys are wrong.
+        let base = route.clone().unwrap_or_else(stand_in);
+        let at = at.key("tools");
+        let mut tools: Vec<ToolPolicy> = Vec::new();
+        for (index, raw) in raw.tools.into_iter().enumerate() {
+            let at = at.item(index);
+            let Some(entry) = self.tool_policy(raw, &base, &at) else { continue };
+            if route.is_some() {
+                self.check_times(&entry.policy, Some(&base), &at);
+            }
+            let before = tools.iter().find(|before| before.pattern.is_everything() || before.pattern == entry.pattern);
+            if let Some(before) = before {
+                let message = format!("never used: an earlier entry matches `{}`", before.pattern);
+                self.problems.warn(&at.key("match"), message);
+            }
+            tools.push(entry);
+        }
+        Some(TaskSettings { route: route?, tools })
+    }
+
+    fn task_policy(&mut self, raw: &raw::Tasks, at: &Place<'_>) -> Option<TaskPolicy> {
+        let deadline = self.positive(&raw.deadline, &at.key("deadline"));
+        let input_timeout = self.positive(&raw.input_timeout, &at.key("input_timeout"));
+        let default_ttl = self.positive(&raw.ttl.default, &at.key("ttl").key("default"));
+        let max_ttl = self.positive(&raw.ttl.max, &at.key("ttl").key("max"));
+        let retention = self.duration(&raw.retention, &at.key("retention"));
+        let poll_interval = self.positive(&raw.poll_interval, &at.key("poll_interval"));
+        Some(TaskPolicy {
+            support: support(raw.support),
+            exclusive: raw.exclusive,
+            deadline: deadline?,
+            input_timeout: input_timeout?,
+            default_ttl: default_ttl?,
+            max_ttl: max_ttl?,
+            retention: retention?,
+            poll_interval: poll_interval?,
+            immediate_response: raw.immediate_response.clone(),
+        })
+    }
+
+    /// The route's policy with an entry's differences.
+    fn tool_policy(&mut self, raw: raw::Override, route: &TaskPolicy, at: &Place<'_>) -> Option<ToolPolicy> {
+        let pattern = raw.pattern.and_then(|pattern| self.check(Glob::parse(&pattern), &at.key("match")));
+        let mut or = |raw: Option<raw::Duration>, route: Duration, at: Place<'_>| match raw {
+            Some(raw) => self.positive(&raw, &at),
+            None => Some(route),
+        };
+        let deadline = or(raw.deadline, route.deadline, at.key("deadline"));
+        let input_timeout = or(raw.input_timeout, route.input_timeout, at.key("input_timeout"));
+        let default_ttl = or(raw.ttl.default, route.default_ttl, at.key("ttl").key("default"));
+        let max_ttl = or(raw.ttl.max, route.max_ttl, at.key("ttl").key("max"));
+        let poll_interval = or(raw.poll_interval, route.poll_interval, at.key("poll_interval"));
+        let retention = match raw.retention {
+            Some(raw) => self.duration(&raw, &at.key("retention")),
+            None => Some(route.retention),
+        };
+        let policy = TaskPolicy {
+            support: raw.support.map_or(route.support, support),
+            exclusive: raw.exclusive.unwrap_or(route.exclusive),
+            deadline: deadline?,
+            input_timeout: input_timeout?,
+            default_ttl: default_ttl?,
+            max_ttl: max_ttl?,
+            retention: retention?,
+            poll_interval: poll_interval?,
+            immediate_response: raw.immediate_response.unwrap_or_else(|| route.immediate_response.clone()),
+        };
+        Some(ToolPolicy { pattern: pattern?, policy })
+    }
+
+    /// A task must not be gone before its call is over and its result could be read. What an entry inherits has been
+    /// checked for the route.
+    fn check_times(&mut self, policy: &TaskPolicy, route: Option<&TaskPolicy>, at: &Place<'_>) {
+        let ttl = at.key("ttl");
+        let times = |policy: &TaskPolicy| (policy.least_ttl(), policy.max_ttl);
+        if policy.least_ttl() > policy.max_ttl && route.map(times) != Some(times(policy)) {
+            let message = format!(
+                "`deadline` ({}) + `retention` ({}) is more than `ttl.max` ({}): a task could be gone before its \
+                 result",
+                show_duration(policy.deadline),
+                show_duration(policy.retention),
+                show_duration(policy.max_ttl)
+            );
+            self.problems.error(&first_given([at.key("deadline"), at.key("retention"), ttl.key("max")], at), message);
+        }
+        let times = |policy: &TaskPolicy| (policy.default_ttl, policy.max_ttl);
+        if policy.default_ttl > policy.max_ttl && route.map(times) != Some(times(policy)) {
+            let (default, max) = (show_duration(policy.default_ttl), show_duration(policy.max_ttl));
+            let message = format!("`ttl.default` ({default}) is more than `ttl.max` ({max})");
+            self.problems.error(&first_given([ttl.key("default"), ttl.key("max"), ttl.clone()], at), message);
+        }
+    }
+}
+
+/// The key that is most likely at fault.
+fn first_given<'a>(keys: [Place<'a>; 3], section: &Place<'a>) -> Place<'a> {
+    keys.into_iter().find(Place::is_given).unwrap_or_else(|| section.clone())
+}
+
+fn support(raw: raw::Support) -> TaskSupport {
+    match raw {
+        raw::Support::Optional => TaskSupport::Optional,
+        raw::Support::Required => TaskSupport::Required,
+        raw::Support::Forbidden => TaskSupport::Forbidden,
+    }
+}
+
+fn stand_in() -> TaskPolicy {
+    let hour = Duration::from_hours(1);
+    TaskPolicy {
+        support: TaskSupport::Optional,
+        exclusive: false,
+        deadline: hour,
+        input_timeout: hour,
+        default_ttl: hour,
+        max_ttl: hour,
+        retention: hour,
+        poll_interval: hour,
+        immediate_response: None,
+    }
+}

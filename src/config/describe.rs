@@ -1,0 +1,167 @@
+//! Settings in words, for `taskgate check`. Shows no secret: no header's value, no argument, no query.
+
+use std::{collections::BTreeSet, fmt::Display};
+
+use super::{
+    glob::Glob,
+    problem::quote,
+    settings::{
+        AuthSettings, ListenSettings, RouteSettings, Settings, TaskPolicy, TaskSupport, TenantLimits, ToolFilter,
+        UpstreamSettings, UpstreamTarget,
+    },
+    units::show_duration,
+};
+
+/// What a configuration means, line by line.
+pub fn describe(settings: &Settings) -> String {
+    let mut text = String::new();
+    let listen = &settings.listen;
+    line(&mut text, "listen", listen_words(listen));
+    let token = if settings.admin.token.is_some() { "asks for a token" } else { "open to this machine" };
+    line(&mut text, "admin", format!("{}, {token}", settings.admin.address));
+    line(&mut text, "callers", callers(settings.auth.as_ref()));
+    line(&mut text, "store", "memory: a restart forgets every task");
+    let idle = show_duration(settings.sessions.idle);
+    line(&mut text, "sessions", format!("at most {}, ended after {idle} without use", settings.sessions.max));
+    line(&mut text, "seal", seal(settings));
+    line(&mut text, "stop", format!("held calls get {} to finish", show_duration(settings.drain)));
+    line(&mut text, "tenants", limits(&settings.tenants.default));
+    for (name, tenant) in &settings.tenants.named {
+        line(&mut text, &format!("  {name}"), limits(tenant));
+    }
+    for route in &settings.routes {
+        text.push('\n');
+        route_lines(&mut text, route, listen);
+    }
+    if !settings.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &settings.warnings {
+        line(&mut text, "warning", warning);
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, value: impl Display) {
+    text.push_str(format!("{name:<12} {value}").trim_end());
+    text.push('\n');
+}
+
+fn listen_words(listen: &ListenSettings) -> String {
+    let mut words = format!("{}, bodies up to {}", listen.address, listen.max_body);
+    if let Some(url) = &listen.public_url {
+        words.push_str(&format!("; clients see {url}"));
+    }
+    let origins = listen.allowed_origins.as_deref().map_or("none".to_owned(), list);
+    let hosts = match listen.allowed_hosts.as_deref() {
+        Some(hosts) => list(hosts),
+        None if listen.address.ip().is_loopback() => "loopback names".to_owned(),
+        None => "any".to_owned(),
+    };
+    words.push_str(&format!("; foreign origins: {origins}; hosts: {hosts}"));
+    words
+}
+
+fn callers(auth: Option<&AuthSettings>) -> String {
+    let Some(auth) = auth else { return "not authenticated".to_owned() };
+    let tenants: BTreeSet<_> = auth.api_keys.iter().map(|key| &key.tenant).collect();
+    format!("by {}, of {}", several(auth.api_keys.len(), "API key"), list(&Vec::from_iter(tenants)))
+}
+
+fn seal(settings: &Settings) -> String {
+    match (&settings.secrets.key, settings.secrets.previous.len()) {
+        (None, _) => "a random key: a restart ends every session".to_owned(),
+        (Some(_), 0) => "the configured key".to_owned(),
+        (Some(_), earlier) => format!("the configured key; {} accepted", several(earlier, "earlier key")),
+    }
+}
+
+fn limits(limits: &TenantLimits) -> String {
+    let mut words = format!(
+        "{} tasks running, {} queued, {} kept with {} of results",
+        limits.running_tasks, limits.queued_tasks, limits.kept_tasks, limits.kept_bytes
+    );
+    let rates = [("requests", limits.requests), ("creates", limits.creates), ("polls", limits.polls)];
+    for (name, limit) in rates {
+        if let Some(limit) = limit {
+            words.push_str(&format!("; {name} {limit}"));
+        }
+    }
+    words
+}
+
+fn route_lines(text: &mut String, route: &RouteSettings, listen: &ListenSettings) {
+    line(text, "route", &route.name);
+    line(text, "  clients", listen.url(&route.path));
+    line(text, "  upstream", target(&route.upstream.target));
+    line(text, "  calls", calls(&route.upstream));
+    line(text, "  tools", tools(&route.tools));
+    line(text, "  tasks", policy(&route.tasks.route));
+    for entry in &route.tasks.tools {
+        line(text, &format!("    {}", entry.pattern), policy(&entry.policy));
+    }
+}
+
+fn target(target: &UpstreamTarget) -> String {
+    match target {
+        UpstreamTarget::Url { url, headers } if headers.is_empty() => url.to_string(),
+        UpstreamTarget::Url { url, headers } => {
+            let names: Vec<_> = headers.iter().map(|(name, _)| name.as_str()).collect();
+            format!("{url}, with {}", list(&names))
+        }
+        UpstreamTarget::Command { argv } => {
+            let (program, arguments) = argv.split_first().map_or(("", 0), |(first, rest)| (first, rest.len()));
+            format!("the program {} with {}, for each session", quote(program), several(arguments, "argument"))
+        }
+    }
+}
+
+fn calls(upstream: &UpstreamSettings) -> String {
+    let UpstreamSettings { max_in_flight, queue, connect_timeout, .. } = upstream;
+    let mut words = format!("{max_in_flight} in flight, {queue} more may wait");
+    if let UpstreamTarget::Url { .. } = upstream.target {
+        words.push_str(&format!("; connections open within {}", show_duration(*connect_timeout)));
+    }
+    words
+}
+
+fn tools(tools: &ToolFilter) -> String {
+    let allowed = match tools.allow.as_slice() {
+        [] => "none".to_owned(),
+        globs if globs.iter().any(Glob::is_everything) => "all".to_owned(),
+        globs => list(globs),
+    };
+    if tools.deny.is_empty() { allowed } else { format!("{allowed}, but not {}", list(&tools.deny)) }
+}
+
+fn policy(policy: &TaskPolicy) -> String {
+    if policy.support == TaskSupport::Forbidden {
+        return "forbidden".to_owned();
+    }
+    let mut words = format!(
+        "{}; deadline {}, questions {}; kept {} unless asked, {} to {}; polls every {}",
+        policy.support.as_str(),
+        show_duration(policy.deadline),
+        show_duration(policy.input_timeout),
+        show_duration(policy.default_ttl.max(policy.least_ttl())),
+        show_duration(policy.least_ttl()),
+        show_duration(policy.max_ttl),
+        show_duration(policy.poll_interval),
+    );
+    if policy.exclusive {
+        words.push_str("; alone on its session");
+    }
+    if policy.immediate_response.is_some() {
+        words.push_str("; with an immediate response");
+    }
+    words
+}
+
+fn several(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn list(items: &[impl Display]) -> String {
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}

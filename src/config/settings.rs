@@ -1,0 +1,321 @@
+//! What a configuration means, as plain data that has been checked.
+//!
+//! The modules own their `Config`s; `Settings` is what those are made from. Its `Debug` shows no secret.
+
+use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use super::{
+    glob::Glob,
+    problem::Problem,
+    secret::{SealKey, Secret},
+    units::{ByteSize, RateLimit},
+};
+
+/// Everything that a file, or the command line in its place, says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Where clients connect.
+    pub listen: ListenSettings,
+    /// The operator's address.
+    pub admin: AdminSettings,
+    /// Keys that seal session ids and cursors.
+    pub secrets: SecretsSettings,
+    /// Sessions of clients.
+    pub sessions: SessionSettings,
+    /// How long held calls may go on once the process is told to stop.
+    pub drain: Duration,
+    /// How callers prove who they are; without it they are not authenticated.
+    pub auth: Option<AuthSettings>,
+    /// Quotas.
+    pub tenants: TenantSettings,
+    /// At least one; names and paths are unique.
+    pub routes: Vec<RouteSettings>,
+    /// What works and is probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Where clients connect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListenSettings {
+    /// IP address and port.
+    pub address: SocketAddr,
+    /// The base URL as clients see it; no query, no `/` at its end.
+    pub public_url: Option<HttpUrl>,
+    /// Web origins that may call, in lower case, as browsers send them.
+    pub allowed_origins: Option<Vec<String>>,
+    /// Host names that requests may be addressed to, in lower case; an entry without a port stands for every port.
+    pub allowed_hosts: Option<Vec<String>>,
+    /// The biggest request body.
+    pub max_body: ByteSize,
+}
+
+impl ListenSettings {
+    /// The URL of a route's path as clients see it.
+    pub fn url(&self, path: &str) -> String {
+        match &self.public_url {
+            Some(base) => format!("{}{path}", base.to_string().trim_end_matches('/')),
+            None => format!("http://{}{path}", self.address),
+        }
+    }
+}
+
+/// The operator's address.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminSettings {
+    /// IP address and port.
+    pub address: SocketAddr,
+    /// Asked for when set; set unless the address is loopback.
+    pub token: Option<Secret>,
+}
+
+/// Keys that seal session ids and cursors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SecretsSettings {
+    /// The key that seals; without it a random one.
+    pub key: Option<SealKey>,
+    /// Earlier keys, which only open.
+    pub previous: Vec<SealKey>,
+}
+
+/// Sessions of clients.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionSettings {
+    /// Without use for this long a session is ended.
+    pub idle: Duration,
+    /// How many may be open.
+    pub max: usize,
+}
+
+/// How callers prove who they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuthSettings {
+    /// At least one; hashes are unique.
+    pub api_keys: Vec<ApiKey>,
+}
+
+/// One caller with a fixed key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    /// SHA-256 of the key.
+    pub sha256: [u8; 32],
+    /// The tenant whose quotas the caller uses.
+    pub tenant: String,
+    /// Who the caller is.
+    pub subject: String,
+}
+
+/// Quotas by tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantSettings {
+    /// For a tenant that has no entry.
+    pub default: TenantLimits,
+    /// For these; what their entries don't set has been filled in from `default`.
+    pub named: BTreeMap<String, TenantLimits>,
+}
+
+impl TenantSettings {
+    /// The limits of a tenant.
+    pub fn limits(&self, tenant: &str) -> &TenantLimits {
+        self.named.get(tenant).unwrap_or(&self.default)
+    }
+}
+
+/// Quotas of one tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantLimits {
+    /// Tasks whose call is held at the same time.
+    pub running_tasks: usize,
+    /// Tasks that wait for a place.
+    pub queued_tasks: usize,
+    /// Tasks in any state.
+    pub kept_tasks: usize,
+    /// Results kept.
+    pub kept_bytes: ByteSize,
+    /// Requests other than polls.
+    pub requests: Option<RateLimit>,
+    /// Tasks created.
+    pub creates: Option<RateLimit>,
+    /// `tasks/get`, `tasks/list` and `tasks/result`.
+    pub polls: Option<RateLimit>,
+}
+
+/// An MCP endpoint in front of one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteSettings {
+    /// Fit to be a metric's label.
+    pub name: String,
+    /// Starts with `/`; matched whole.
+    pub path: String,
+    /// The server behind it.
+    pub upstream: UpstreamSettings,
+    /// Which tools clients see and may call.
+    pub tools: ToolFilter,
+    /// How calls become tasks.
+    pub tasks: TaskSettings,
+}
+
+/// The server behind a route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpstreamSettings {
+    /// How it is reached.
+    pub target: UpstreamTarget,
+    /// Calls in flight at the same time.
+    pub max_in_flight: usize,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// Plain calls that may wait.
+    pub queue: usize,
+}
+
+/// How a server is reached.
+#[derive(Clone, PartialEq)]
+pub enum UpstreamTarget {
+    /// By streamable HTTP.
+    Url {
+        /// Its endpoint.
+        url: HttpUrl,
+        /// Headers of every request; the values are marked sensitive.
+        headers: Vec<(HeaderName, HeaderValue)>,
+    },
+    /// By stdio, as a child process.
+    Command {
+        /// The program and its arguments; never empty.
+        argv: Vec<String>,
+    },
+}
+
+impl fmt::Debug for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url { url, headers } => f.debug_struct("Url").field("url", url).field("headers", headers).finish(),
+            // Arguments may be credentials.
+            Self::Command { argv } => write!(f, "Command({:?} and {} arguments)", argv.first(), argv.len().max(1) - 1),
+        }
+    }
+}
+
+/// Which tools clients see and may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolFilter {
+    /// Tools that are there.
+    pub allow: Vec<Glob>,
+    /// Tools that are not, even if `allow` has them.
+    pub deny: Vec<Glob>,
+}
+
+impl ToolFilter {
+    /// Whether clients see this tool and may call it.
+    pub fn allows(&self, tool: &str) -> bool {
+        let any = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(tool));
+        any(&self.allow) && !any(&self.deny)
+    }
+}
+
+/// How calls become tasks, for the tools of a route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskSettings {
+    /// For tools that no entry of `tools` matches.
+    pub route: TaskPolicy,
+    /// In the order of the file.
+    pub tools: Vec<ToolPolicy>,
+}
+
+impl TaskSettings {
+    /// What holds for a tool: the first entry that matches, else the route's policy.
+    pub fn policy(&self, tool: &str) -> &TaskPolicy {
+        self.tools.iter().find(|entry| entry.pattern.matches(tool)).map_or(&self.route, |entry| &entry.policy)
+    }
+}
+
+/// The policy of tools that match a pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolPolicy {
+    /// Which tools.
+    pub pattern: Glob,
+    /// The route's policy with the entry's differences.
+    pub policy: TaskPolicy,
+}
+
+/// How calls of a tool become tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskPolicy {
+    /// Whether clients may, must or must not call it as a task.
+    pub support: TaskSupport,
+    /// A call runs alone on its upstream session.
+    pub exclusive: bool,
+    /// How long a call may take from the creation of its task.
+    pub deadline: Duration,
+    /// How long a question may stay open.
+    pub input_timeout: Duration,
+    /// How long a task is kept when its client asks for nothing; at most `max_ttl`.
+    pub default_ttl: Duration,
+    /// The longest a task is kept; at least `least_ttl()`.
+    pub max_ttl: Duration,
+    /// How long a result can be read at least.
+    pub retention: Duration,
+    /// How often clients are asked to poll.
+    pub poll_interval: Duration,
+    /// Text for `model-immediate-response`.
+    pub immediate_response: Option<String>,
+}
+
+impl TaskPolicy {
+    /// The shortest a task is kept: its deadline and its retention.
+    pub fn least_ttl(&self) -> Duration {
+        self.deadline.saturating_add(self.retention)
+    }
+}
+
+/// Whether clients may, must or must not call a tool as a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskSupport {
+    /// The client's choice.
+    Optional,
+    /// Only as a task.
+    Required,
+    /// Never as a task.
+    Forbidden,
+}
+
+impl TaskSupport {
+    /// The word in the file and in `execution.taskSupport`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Optional => "optional",
+            Self::Required => "required",
+            Self::Forbidden => "forbidden",
+        }
+    }
+}
+
+/// An `http` or `https` URL with a host, without user, password or fragment. Prints without its query, which may hold a
+/// credential.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HttpUrl(Uri);
+
+impl HttpUrl {
+    pub(super) fn new(uri: Uri) -> Self {
+        Self(uri)
+    }
+
+    /// The whole URL.
+    pub fn uri(&self) -> &Uri {
+        &self.0
+    }
+}
+
+impl fmt::Display for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, host) = (self.0.scheme_str().unwrap_or_default(), self.0.authority().map(|host| host.as_str()));
+        let query = if self.0.query().is_some() { "?..." } else { "" };
+        write!(f, "{scheme}://{}{}{query}", host.unwrap_or_default(), self.0.path())
+    }
+}
+
+impl fmt::Debug for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

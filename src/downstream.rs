@@ -1,0 +1,6 @@
+//! Towards clients: sockets, HTTP, and the form of every answer. What a message means is the gateway's business.
+
+pub mod headers;
+pub mod http;
+pub mod origin;
+pub mod server;

@@ -1,0 +1,378 @@
+//! One HTTP request from its head to its answer: the outer function counts and logs it once, the inner one is the
+//! straight line through every check.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use ::http::request::Parts;
+use ::http::{HeaderMap, Method, Request, Response, StatusCode};
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::gateway::call::{Accept, Answer, Call};
+use crate::gateway::rejection::Rejection;
+use crate::gateway::{Gateway, Route, reject_reason};
+use crate::jsonrpc::{self, ErrorObject, code};
+use crate::metrics::label::{Outcome, RejectReason};
+use crate::metrics::{Asked, Metrics};
+use crate::sse;
+use crate::tenant::Principal;
+use crate::tenant::auth::{Authenticator, Refused};
+use crate::upstream::{Body, Error};
+
+use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
+use super::origin::{self, Foreign};
+
+/// How long a body may pause.
+const BODY_PAUSE: Duration = Duration::from_secs(30);
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-transform");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// What every connection shares.
+#[derive(Debug)]
+pub struct Endpoints {
+    /// What messages mean.
+    pub gateway: Arc<Gateway>,
+    /// Endpoints by path.
+    pub routes: HashMap<String, Arc<Route>>,
+    /// Which callers there are.
+    pub authenticator: Authenticator,
+    /// Which pages and names may ask.
+    pub origin: origin::Config,
+    /// The longest body in bytes.
+    pub max_body: usize,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// An answer that the transport itself gives.
+#[derive(Debug)]
+enum Refusal {
+    /// Nothing is served at that path.
+    NoRoute,
+    /// A method other than the three.
+    Method,
+    /// Browser checks.
+    Foreign(Foreign),
+    /// Credentials.
+    Credentials(Refused),
+    /// The message itself, with a status of HTTP's own.
+    Message(StatusCode, RejectReason, &'static str),
+    /// What the gateway refused.
+    Rejected(Box<Rejection>),
+    /// The client went away while it sent.
+    Gone,
+}
+
+impl From<Repeated> for Refusal {
+    fn from(_: Repeated) -> Self {
+        Self::Message(StatusCode::BAD_REQUEST, RejectReason::Header, "A header that decides is given more than once")
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(Box::new(rejection))
+    }
+}
+
+impl Endpoints {
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// Never: every failure is an answer.
+    pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+        let (parts, body) = request.into_parts();
+        let route = self.routes.get(parts.uri.path()).cloned();
+        let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
+        let mut timer = metrics.request();
+        let mut caller = None;
+        let answered = self.answer(parts, body, route, &mut timer.asked, &mut caller).await;
+        let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
+        let (outcome, response) = match answered {
+            Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
+            Err(refusal) => {
+                let (outcome, reason) = refusal.counts_as();
+                if let Some(reason) = reason {
+                    self.metrics.rejected(tenant, reason);
+                    audit_refusal(caller.as_deref(), reason);
+                }
+                (outcome, refusal.into_response())
+            }
+        };
+        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, "request");
+        timer.finish(outcome);
+        Ok(response)
+    }
+
+    async fn answer(
+        &self,
+        parts: Parts,
+        body: Incoming,
+        route: Option<Arc<Route>>,
+        asked: &mut Asked,
+        caller: &mut Option<Arc<Principal>>,
+    ) -> Result<(Answer, Accept), Refusal> {
+        let route = route.ok_or(Refusal::NoRoute)?;
+        self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
+        let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
+        *caller = Some(Arc::clone(&principal));
+        match parts.method {
+            Method::POST => {
+                if !headers::is_json(&parts.headers) {
+                    return Err(Refusal::Message(
+                        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                        RejectReason::Header,
+                        "The body must be uncompressed application/json",
+                    ));
+                }
+                let body = self.read(body, &parts.headers).await?;
+                let call = call_of(parts, route, principal, body)?;
+                let accept = call.accept;
+                Ok((self.gateway.post(call, asked).await?, accept))
+            }
+            Method::GET => {
+                *asked = Asked::Listen;
+                let call = call_of(parts, route, principal, Bytes::new())?;
+                if !call.accept.events {
+                    return Err(not_acceptable());
+                }
+                let accept = call.accept;
+                Ok((self.gateway.get(call).await?, accept))
+            }
+            Method::DELETE => {
+                *asked = Asked::Close;
+                let call = call_of(parts, route, principal, Bytes::new())?;
+                Ok((self.gateway.delete(&call)?, call.accept))
+            }
+            _ => Err(Refusal::Method),
+        }
+    }
+
+    /// Reads a body of at most `max_body` bytes that never pauses for long.
+    async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, Refusal> {
+        let too_large =
+            Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
+        let announced = headers.get(::http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0);
+        if announced > u64::try_from(self.max_body).unwrap_or(u64::MAX) {
+            return Err(too_large);
+        }
+        let mut first = Bytes::new();
+        let mut all = Vec::new();
+        loop {
+            let frame = tokio::time::timeout(BODY_PAUSE, body.frame()).await.map_err(|_| {
+                Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
+            })?;
+            let Some(frame) = frame else { break };
+            let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
+            if first.len() + all.len() + data.len() > self.max_body {
+                return Err(too_large);
+            }
+            if first.is_empty() && all.is_empty() {
+                first = data;
+            } else {
+                all.extend_from_slice(&std::mem::take(&mut first));
+                all.extend_from_slice(&data);
+            }
+        }
+        Ok(if all.is_empty() { first } else { Bytes::from(all) })
+    }
+}
+
+fn not_acceptable() -> Refusal {
+    Refusal::Message(
+        StatusCode::NOT_ACCEPTABLE,
+        RejectReason::Header,
+        "The Accept header takes neither application/json nor text/event-stream where it is needed",
+    )
+}
+
+fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
+    let accept = headers::accept(&parts.headers);
+    if !accept.json && !accept.events {
+        return Err(not_acceptable());
+    }
+    Ok(Call {
+        route,
+        principal,
+        session: headers::single(&parts.headers, &SESSION_ID)?,
+        version: headers::version(&parts.headers)?,
+        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?,
+        accept,
+        headers: headers::for_upstream(parts.headers),
+        body,
+    })
+}
+
+/// One line for each refused access: who, and why; never what they sent.
+fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
+    let is_access = matches!(
+        reason,
+        RejectReason::Credentials
+            | RejectReason::Origin
+            | RejectReason::Host
+            | RejectReason::Session
+            | RejectReason::Task
+    );
+    if is_access {
+        let (tenant, subject) = caller.map_or(("", ""), |caller| (&*caller.tenant, &*caller.subject));
+        tracing::info!(target: "audit", event = "refused", tenant, subject, reason = reason.as_str());
+    }
+}
+
+impl Refusal {
+    fn counts_as(&self) -> (Outcome, Option<RejectReason>) {
+        let rejected = |reason| (Outcome::Rejected, Some(reason));
+        match self {
+            Self::NoRoute | Self::Method => rejected(RejectReason::Route),
+            Self::Foreign(Foreign::Origin) => rejected(RejectReason::Origin),
+            Self::Foreign(Foreign::Host) => rejected(RejectReason::Host),
+            Self::Credentials(_) => rejected(RejectReason::Credentials),
+            Self::Message(_, reason, _) => rejected(*reason),
+            Self::Gone => (Outcome::Dropped, None),
+            Self::Rejected(rejection) => match reject_reason(&rejection.kind) {
+                Some(reason) => rejected(reason),
+                None if rejection.is_upstreams_own() => (Outcome::Error, None),
+                None => (Outcome::Failed, None),
+            },
+        }
+    }
+
+    fn into_response(self) -> Response<ResponseBody> {
+        match self {
+            Self::NoRoute => text(StatusCode::NOT_FOUND, "There is no MCP endpoint at this path\n"),
+            Self::Method => {
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only POST, GET and DELETE are served\n");
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+                response
+            }
+            Self::Foreign(Foreign::Origin) => text(StatusCode::FORBIDDEN, "This Origin is not allowed\n"),
+            Self::Foreign(Foreign::Host) => text(StatusCode::FORBIDDEN, "This Host is not served\n"),
+            Self::Credentials(refused) => {
+                let mut response = text(StatusCode::UNAUTHORIZED, "Credentials are missing or not valid\n");
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(refused.challenge()));
+                response
+            }
+            Self::Message(status, _, message) => {
+                let error = ErrorObject::new(code::INVALID_REQUEST, message);
+                json(status, jsonrpc::error_response(None, &error))
+            }
+            Self::Gone => text(StatusCode::BAD_REQUEST, "The request broke off\n"),
+            Self::Rejected(rejection) => {
+                let mut response = json(rejection.status(), rejection.to_message());
+                if let Some(retry_after) = rejection.retry_after() {
+                    let seconds = retry_after.as_secs_f64().ceil().max(1.0);
+                    if let Ok(value) = HeaderValue::from_str(&format!("{seconds:.0}")) {
+                        response.headers_mut().insert(RETRY_AFTER, value);
+                    }
+                }
+                response
+            }
+        }
+    }
+}
+
+fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
+    match answer {
+        Answer::Accepted => empty(StatusCode::ACCEPTED),
+        Answer::SessionEnded => empty(StatusCode::NO_CONTENT),
+        Answer::Json { message, session } => {
+            let mut response = if accept.json {
+                json(StatusCode::OK, message)
+            } else {
+                let event = sse::write_event(None, &message);
+                with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
+            };
+            if let Some(value) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
+                response.headers_mut().insert(SESSION_ID, value);
+            }
+            response
+        }
+        Answer::JsonBody(body) => with_type(StatusCode::OK, JSON, ResponseBody::Passing(body)),
+        Answer::Events(body) => {
+            let mut response = with_type(StatusCode::OK, EVENTS, ResponseBody::Passing(body));
+            // Proxies in front must not collect events until they are many.
+            response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
+            response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+            response
+        }
+    }
+}
+
+fn empty(status: StatusCode) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(None));
+    *response.status_mut() = status;
+    response
+}
+
+fn with_type(status: StatusCode, content_type: HeaderValue, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn json(status: StatusCode, message: Bytes) -> Response<ResponseBody> {
+    with_type(status, JSON, ResponseBody::Whole(Some(message)))
+}
+
+fn text(status: StatusCode, message: &'static str) -> Response<ResponseBody> {
+    with_type(status, TEXT, ResponseBody::Whole(Some(Bytes::from_static(message.as_bytes()))))
+}
+
+/// The body of an answer: there already, or still arriving.
+pub enum ResponseBody {
+    /// All of it; `None` when there is nothing (any more).
+    Whole(Option<Bytes>),
+    /// As it comes.
+    Passing(Body),
+}
+
+impl std::fmt::Debug for ResponseBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Whole(_) => "Whole",
+            Self::Passing(_) => "Passing",
+        })
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match &mut *self {
+            Self::Whole(message) => Poll::Ready(message.take().map(|message| Ok(Frame::data(message)))),
+            Self::Passing(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(message) => message.is_none(),
+            Self::Passing(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(message) => SizeHint::with_exact(
+                message.as_ref().map_or(0, |message| u64::try_from(message.len()).unwrap_or(u64::MAX)),
+            ),
+            Self::Passing(body) => body.size_hint(),
+        }
+    }
+}

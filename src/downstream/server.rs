@@ -1,0 +1,70 @@
+//! The listener: accepts connections, serves each in a job of its own, and lets them finish when it is told to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::jobs::Jobs;
+
+use super::http::Endpoints;
+
+/// How long a request's head may take to arrive, and a connection may be idle.
+pub const HEAD_LIMIT: Duration = Duration::from_secs(60);
+/// Requests at once on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// The longest head, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// How long to wait after a failed accept: most failures are a lack of files, which others give back.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Serves until `stop` is cancelled, then lets connections finish for at most `grace`.
+pub async fn serve(
+    listener: TcpListener,
+    endpoints: Arc<Endpoints>,
+    jobs: Jobs,
+    stop: CancellationToken,
+    grace: Duration,
+) {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(MAX_HEAD).half_close(false);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS).keep_alive_interval(HEAD_LIMIT);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let served = connection(builder.clone(), stream, Arc::clone(&endpoints), graceful.watcher());
+                jobs.spawn("connection", served);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        tracing::warn!("connections were still open when the time to stop had come");
+    }
+}
+
+async fn connection(builder: Builder<TokioExecutor>, stream: TcpStream, endpoints: Arc<Endpoints>, watcher: Watcher) {
+    let _counted = endpoints.metrics.connection();
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let service = service_fn(|request| Arc::clone(&endpoints).handle(request));
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(serving).await {
+        tracing::debug!(%error, "a connection ended with an error");
+    }
+}

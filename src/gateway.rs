@@ -1,0 +1,444 @@
+//! What a request means and where it goes. Sees messages and streams of messages, never sockets.
+//!
+//! One table leads from a method to what is done with it: a task operation, maybe a task (`tools/call`), a rewrite
+//! (`initialize`, `tools/list`), or a plain pass-through.
+
+pub mod call;
+pub mod deliver;
+pub mod policy;
+pub mod rejection;
+pub mod session;
+
+mod batch;
+mod forward;
+mod handshake;
+mod held;
+mod inbound;
+mod listener;
+mod params;
+mod relay;
+mod streams;
+mod tasks;
+mod tools;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::jobs::Jobs;
+use crate::jsonrpc::{Defect, Id, Message};
+use crate::mcp::method::Method;
+use crate::metrics::label::{EndReason, RejectReason, TaskStatus, UpstreamOutcome};
+use crate::metrics::{Asked, Metrics, RouteMetrics};
+use crate::seal::Sealer;
+use crate::task::{
+    ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Status, Store, Task, TaskId, Transition,
+};
+use crate::tenant::Principal;
+use crate::tenant::fair::FairQueue;
+use crate::tenant::quota::{Rates, RetryAfter};
+use crate::upstream::Upstream;
+
+use call::{Answer, Call, VersionHeader};
+use deliver::Deliveries;
+use params::Params;
+use policy::ToolPolicy;
+use rejection::{Fault, Kind, Rejection};
+use session::{Session, Sessions};
+
+/// Upstream sessions that are ended at the same time.
+const CLOSED_AT_ONCE: usize = 64;
+
+/// One endpoint with the server behind it.
+#[derive(Debug)]
+pub struct Route {
+    /// Its name in metrics, logs and owners.
+    pub name: Arc<str>,
+    /// The server.
+    pub upstream: Arc<dyn Upstream>,
+    /// How many calls may be with the server at once.
+    pub places: FairQueue,
+    /// The rules for its tools.
+    pub tools: ToolPolicy,
+    /// The longest message of the server that is read whole, in bytes.
+    pub max_message: usize,
+    /// What is counted.
+    pub metrics: Arc<RouteMetrics>,
+}
+
+/// The right to be on an upstream session beside others, or alone.
+type Gate = (Option<OwnedRwLockReadGuard<()>>, Option<OwnedRwLockWriteGuard<()>>);
+
+impl Route {
+    /// Waits until a call may be on its session. Free where no tool is exclusive.
+    async fn gate(&self, session: &Session, exclusive: bool) -> Gate {
+        if exclusive {
+            (None, Some(Arc::clone(&session.exclusive).write_owned().await))
+        } else if self.tools.has_exclusive() {
+            (Some(Arc::clone(&session.exclusive).read_owned().await), None)
+        } else {
+            (None, None)
+        }
+    }
+}
+
+/// What tenants may have at the same time.
+#[derive(Debug, Clone)]
+pub struct TenantLimits {
+    /// For tenants that are not named.
+    pub default: Limits,
+    /// For those that are.
+    pub named: HashMap<Arc<str>, Limits>,
+}
+
+impl TenantLimits {
+    fn of(&self, tenant: &str) -> &Limits {
+        self.named.get(tenant).unwrap_or(&self.default)
+    }
+}
+
+/// What a gateway is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where tasks are kept.
+    pub store: Arc<dyn Store>,
+    /// How sessions live.
+    pub sessions: session::Config,
+    /// Seals session ids, cursors and event ids.
+    pub sealer: Sealer,
+    /// How often tenants may ask.
+    pub rates: Rates,
+    /// What they may have.
+    pub limits: TenantLimits,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The time.
+    pub clock: Clock,
+    /// Where jobs start.
+    pub jobs: Jobs,
+}
+
+/// The gateway behind every listener.
+#[derive(Debug)]
+pub struct Gateway {
+    sessions: Arc<Sessions>,
+    ledger: Ledger,
+    deliveries: Arc<Deliveries>,
+    sealer: Arc<Sealer>,
+    rates: Rates,
+    limits: TenantLimits,
+    clock: Clock,
+    jobs: Jobs,
+    /// No new tasks or sessions any more.
+    draining: AtomicBool,
+    /// Held calls are given up when this is cancelled.
+    kill: CancellationToken,
+    /// Calls that are with an upstream or wait for it, held and plain.
+    calls: TaskTracker,
+    /// Standalone streams end when this is cancelled.
+    closing: CancellationToken,
+    /// The next id for a held call.
+    minted: AtomicU64,
+}
+
+impl Gateway {
+    /// A gateway that is ready.
+    #[must_use]
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let sealer = Arc::new(parts.sealer);
+        let sessions = Arc::new(Sessions::new(parts.sessions, Arc::clone(&sealer), parts.clock));
+        let deliveries = Arc::new(Deliveries::new(Arc::clone(&sessions)));
+        let observer = {
+            let (metrics, deliveries) = (Arc::clone(&parts.metrics), Arc::clone(&deliveries));
+            Arc::new(move |transition: &Transition<'_>| observe(&metrics, &deliveries, transition))
+        };
+        // Above 2^32, apart from what clients count from; below 2^53, which every reader keeps exactly; and far from what
+        // another process would begin with on the same upstream session.
+        let first = (1 << 32) + (Uuid::new_v4().as_u64_pair().0 & ((1 << 51) - 1));
+        Arc::new(Self {
+            ledger: Ledger::new(parts.store, parts.clock, observer),
+            sessions,
+            deliveries,
+            sealer,
+            rates: parts.rates,
+            limits: parts.limits,
+            clock: parts.clock,
+            jobs: parts.jobs,
+            draining: AtomicBool::new(false),
+            kill: CancellationToken::new(),
+            calls: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            minted: AtomicU64::new(first),
+        })
+    }
+
+    /// The ledger, for the sweeper.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// From now on nothing new is begun.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until no call, held or plain, is with an upstream any more; to be used once nothing new is begun.
+    pub async fn calls_over(&self) {
+        self.calls.close();
+        self.calls.wait().await;
+    }
+
+    /// Ends the standalone streams, so that connections can finish.
+    pub fn close_streams(&self) {
+        self.closing.cancel();
+    }
+
+    /// Gives up every held call: cancelled upstream, `failed` in the record.
+    pub fn give_up(&self) {
+        self.kill.cancel();
+    }
+
+    /// Takes one message, or a batch, that a client posted.
+    ///
+    /// # Errors
+    /// [`Rejection`] with the request's id where there is one.
+    pub async fn post(self: &Arc<Self>, mut call: Call, asked: &mut Asked) -> Result<Answer, Rejection> {
+        let body = std::mem::take(&mut call.body);
+        match Message::parse(&body) {
+            Ok(message) => self.message(call, &body, message, asked).await,
+            Err(Defect::Batch) => self.batch(call, &body).await,
+            Err(defect) => Err(Kind::Malformed(defect).into()),
+        }
+    }
+
+    async fn message(
+        self: &Arc<Self>,
+        call: Call,
+        body: &Bytes,
+        message: Message<'_>,
+        asked: &mut Asked,
+    ) -> Result<Answer, Rejection> {
+        match message {
+            Message::Request { id, method, params } => {
+                let method = Method::parse(&method);
+                *asked = Asked::Method(method);
+                let params = match params {
+                    Some(params) => Params::read(params).map_err(|defect| Kind::Malformed(defect).answering(&id))?,
+                    None => Params::default(),
+                };
+                let request = Request { id, method, params, body };
+                let id = request.id.clone();
+                self.request(call, request).await.map_err(|kind| kind.answering(&id))
+            }
+            Message::Notification { method, params } => {
+                let method = Method::parse(&method);
+                *asked = Asked::Method(method);
+                self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+                let session = self.session(&call)?;
+                Ok(self.notification(call, &session, method, params, body).await?)
+            }
+            Message::Response { id, outcome } => {
+                *asked = Asked::Answer;
+                let session = self.session(&call)?;
+                Ok(self.answer(call, &session, id, outcome, body).await?)
+            }
+        }
+    }
+
+    /// The table from a method to what is done with it.
+    async fn request(self: &Arc<Self>, call: Call, request: Request<'_>) -> Result<Answer, Kind> {
+        let tenant = &call.principal.tenant;
+        if request.method.is_poll() {
+            self.rates.admit_poll(tenant).await.map_err(over("polls"))?;
+        } else {
+            self.rates.check_request(tenant).map_err(over("requests"))?;
+        }
+        if request.method == Method::Initialize {
+            return self.initialize(call, &request).await;
+        }
+        let session = self.session(&call)?;
+        let has_tasks = session.terms.version.has_tasks();
+        match request.method {
+            Method::ToolsCall => self.tools_call(call, session, request).await,
+            Method::ToolsList => self.tools_list(call, session, request).await,
+            Method::TasksGet if has_tasks => self.tasks_get(&call, &request).await,
+            Method::TasksResult if has_tasks => self.tasks_result(&call, &session, &request).await,
+            Method::TasksCancel if has_tasks => self.tasks_cancel(&call, &request).await,
+            Method::TasksList if has_tasks && call.principal.authenticated => self.tasks_list(&call, &request).await,
+            // 2025-11-25 lifecycle, "Operation": only what was negotiated.
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksList => {
+                Err(Kind::NotServed("This method is not offered on this session"))
+            }
+            _ => self.forward(call, session, request).await,
+        }
+    }
+
+    /// The call's session.
+    fn session(&self, call: &Call) -> Result<Arc<Session>, Kind> {
+        if call.version == VersionHeader::Unknown {
+            return Err(Kind::Unusable("The MCP-Protocol-Version header names no version that is served"));
+        }
+        let Some(token) = &call.session else {
+            return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
+        };
+        self.sessions.find(token, &call.route, &call.principal).ok_or(Kind::NoSession)
+    }
+
+    /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
+    ///
+    /// # Errors
+    /// When there is no such session.
+    pub fn delete(self: &Arc<Self>, call: &Call) -> Result<Answer, Rejection> {
+        let session = self.session(call)?;
+        self.end_session(&call.route, &session);
+        Ok(Answer::SessionEnded)
+    }
+
+    /// Ends a session here at once, and upstream when the last held call is over.
+    fn end_session(&self, route: &Arc<Route>, session: &Arc<Session>) {
+        let is_first = self.sessions.end(session);
+        if is_first && session.live().unfinished == 0 {
+            self.close_upstream(route, session);
+        }
+    }
+
+    fn close_upstream(&self, route: &Arc<Route>, session: &Session) {
+        let (upstream, key) = (Arc::clone(&route.upstream), session.terms.upstream.clone());
+        self.jobs.spawn("close", async move { upstream.close(&key).await });
+    }
+
+    /// Ends sessions that nobody uses, until jobs are told to stop.
+    pub async fn reap_idle_sessions(self: Arc<Self>, routes: Vec<Arc<Route>>) {
+        let routes: HashMap<Arc<str>, Arc<Route>> =
+            routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
+        let mut tick = tokio::time::interval(self.sessions.idle_check());
+        while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
+            for session in self.sessions.idle() {
+                tracing::debug!(route = %session.terms.route, "an idle session is ended");
+                match routes.get(&session.terms.route) {
+                    Some(route) => self.end_session(route, &session),
+                    None => drop(self.sessions.end(&session)),
+                }
+            }
+        }
+    }
+
+    /// Ends every session, here and upstream: the process is stopping.
+    pub async fn close_sessions(&self, routes: &[Arc<Route>]) {
+        let closing = self.sessions.all().into_iter().filter(|session| self.sessions.end(session)).map(|session| {
+            let route = routes.iter().find(|route| route.name == session.terms.route).cloned();
+            async move {
+                if let Some(route) = route {
+                    route.upstream.close(&session.terms.upstream).await;
+                }
+            }
+        });
+        futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn mint(&self) -> Id {
+        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Ends a task, and tells clients that questions which they have seen are void.
+    async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        let before = self.ledger.get(owner, id).await.ok().flatten();
+        let task = self.ledger.end(owner, id, finish).await?;
+        if let Some(State::Held(asked)) = before.map(|before| before.state.clone()) {
+            let seen = |question: &Question| matches!(question.progress, Progress::Claimed(_));
+            let open: Vec<Question> = asked.questions.into_iter().filter(seen).collect();
+            self.deliveries.task_ended(&task, &open);
+        }
+        Ok(task)
+    }
+}
+
+/// A request as it was read.
+struct Request<'a> {
+    id: Id,
+    method: Method,
+    params: Params<'a>,
+    body: &'a Bytes,
+}
+
+/// Whose tasks a caller sees on a route.
+fn owner(principal: &Principal, route: &Route) -> Owner {
+    Owner {
+        tenant: Arc::clone(&principal.tenant),
+        issuer: Arc::clone(&principal.issuer),
+        subject: Arc::clone(&principal.subject),
+        client: Arc::clone(&principal.client),
+        route: Arc::clone(&route.name),
+    }
+}
+
+fn over(reason: &'static str) -> impl Fn(RetryAfter) -> Kind {
+    move |RetryAfter(retry_after)| Kind::Rate { reason, retry_after }
+}
+
+/// Counts a change of a task and tells clients of it.
+fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'_>) {
+    let Transition { task, from, to, reason } = *transition;
+    let label = |status: Status| match status {
+        Status::Working => TaskStatus::Working,
+        Status::InputRequired => TaskStatus::InputRequired,
+        Status::Completed => TaskStatus::Completed,
+        Status::Failed => TaskStatus::Failed,
+        Status::Cancelled => TaskStatus::Cancelled,
+    };
+    let route = metrics.route(&task.owner.route);
+    match (from, to) {
+        (None, Some(to)) => route.task_created(label(to)),
+        _ => route.task_moved(from.map(label), to.map(label)),
+    }
+    let Some(to) = to else { return };
+    if task.state.is_ended() {
+        let known = |end: &&EndReason| end.as_str() == reason;
+        let reason = EndReason::ALL.iter().find(known).copied().unwrap_or(EndReason::UpstreamError);
+        metrics.task_ended(label(to), reason);
+        route.task_took(task.updated_at.since(task.created_at));
+    }
+    if from.is_some() {
+        deliveries.notify_status(task);
+    }
+}
+
+/// How a fault counts among the messages to the upstream.
+fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
+    match fault {
+        Fault::UpstreamUnreachable => UpstreamOutcome::Unreachable,
+        Fault::UpstreamProtocol => UpstreamOutcome::Protocol,
+        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
+        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
+    }
+}
+
+/// Why a rejection counts as turned away; `None` for what is nobody's refusal.
+#[must_use]
+pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
+    match kind {
+        Kind::Malformed(_) => Some(RejectReason::Message),
+        Kind::Unusable(_) => Some(RejectReason::Header),
+        Kind::NoSession => Some(RejectReason::Session),
+        Kind::NotServed(_) => Some(RejectReason::Tool),
+        Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
+        Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
+            RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
+        }
+        Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
+        Kind::Fault(_) | Kind::Upstream { .. } => None,
+    }
+}

@@ -1,0 +1,109 @@
+//! One request of a client's in hand, and the forms in which it can be answered.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::mcp::version::ProtocolVersion;
+use crate::tenant::Principal;
+use crate::upstream::Body;
+
+use super::Route;
+
+/// A request as the transport understood it.
+#[derive(Debug)]
+pub struct Call {
+    /// The endpoint it came to.
+    pub route: Arc<Route>,
+    /// Who sends it.
+    pub principal: Arc<Principal>,
+    /// The session id, as it was sent.
+    pub session: Option<String>,
+    /// What the version header says.
+    pub version: VersionHeader,
+    /// The event after which a stream is to be resumed.
+    pub last_event_id: Option<String>,
+    /// Which kinds of answer the client takes.
+    pub accept: Accept,
+    /// Header fields that may be passed on.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// The `MCP-Protocol-Version` header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionHeader {
+    /// Not there: clients before 2025-06-18 never send it.
+    Absent,
+    /// One that is spoken here.
+    Known(ProtocolVersion),
+    /// Anything else.
+    Unknown,
+}
+
+/// Which kinds of answer a client takes; at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accept {
+    /// `application/json`
+    pub json: bool,
+    /// `text/event-stream`
+    pub events: bool,
+}
+
+/// An answer that is not an error.
+pub enum Answer {
+    /// A notification or response was taken.
+    Accepted,
+    /// The session has ended.
+    SessionEnded,
+    /// One message; with the session's id when it opens one.
+    Json {
+        /// The message.
+        message: Bytes,
+        /// The new session's id.
+        session: Option<Arc<str>>,
+    },
+    /// One message, still arriving.
+    JsonBody(Body),
+    /// A stream of events.
+    Events(Body),
+}
+
+impl Call {
+    /// The same call with one member of its batch as the body.
+    #[must_use]
+    pub fn member(&self, body: Bytes) -> Self {
+        Self {
+            route: Arc::clone(&self.route),
+            principal: Arc::clone(&self.principal),
+            session: self.session.clone(),
+            version: self.version,
+            last_event_id: None,
+            accept: self.accept,
+            headers: self.headers.clone(),
+            body,
+        }
+    }
+}
+
+impl Answer {
+    /// One message.
+    #[must_use]
+    pub fn json(message: Bytes) -> Self {
+        Self::Json { message, session: None }
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Accepted => "Accepted",
+            Self::SessionEnded => "SessionEnded",
+            Self::Json { .. } => "Json",
+            Self::JsonBody(_) => "JsonBody",
+            Self::Events(_) => "Events",
+        })
+    }
+}

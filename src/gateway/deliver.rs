@@ -1,0 +1,227 @@
+//! Where a task's messages go: questions, status, progress and log lines towards the clients that may see them.
+//!
+//! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
+//! task's record before it is written, so that of all streams, on whichever replica, one writes it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use tokio::sync::mpsc;
+
+use crate::jsonrpc::{self, Id, raw_string};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::sse;
+use crate::task::dialect::core;
+use crate::task::{Event, Ledger, Owner, Progress, Question, State, Task, TaskId};
+
+use super::session::{Sessions, Stream};
+
+/// The streams that take tasks' messages.
+#[derive(Debug)]
+pub struct Deliveries {
+    sessions: Arc<Sessions>,
+    /// Open `tasks/result` streams, oldest first.
+    results: DashMap<TaskId, Vec<ResultStream>>,
+    /// Questions that were written to a stream and may be unanswered when it closes.
+    claims: DashMap<u64, Vec<Claim>>,
+    /// Questions that went down with their stream: the next stream hears that the old id is void.
+    voided: DashMap<TaskId, Vec<u32>>,
+    next_stream: AtomicU64,
+}
+
+#[derive(Debug)]
+struct ResultStream {
+    stream: Stream,
+    client: ClientCapabilities,
+}
+
+#[derive(Debug)]
+struct Claim {
+    owner: Arc<Owner>,
+    task: TaskId,
+    number: u32,
+}
+
+impl Deliveries {
+    /// No streams yet.
+    #[must_use]
+    pub fn new(sessions: Arc<Sessions>) -> Self {
+        Self {
+            sessions,
+            results: DashMap::new(),
+            claims: DashMap::new(),
+            voided: DashMap::new(),
+            next_stream: AtomicU64::new(1),
+        }
+    }
+
+    /// A stream with a number of its own.
+    pub fn stream(&self, events: mpsc::Sender<Bytes>) -> Stream {
+        Stream { number: self.next_stream.fetch_add(1, Ordering::Relaxed), events }
+    }
+
+    /// Opens a `tasks/result` stream for the messages of its task.
+    pub fn attach(&self, task: TaskId, stream: Stream, client: ClientCapabilities) {
+        self.results.entry(task).or_default().push(ResultStream { stream, client });
+    }
+
+    /// Closes a `tasks/result` stream. What it had claimed is given back by [`Deliveries::release`].
+    pub fn detach(&self, task: TaskId, number: u64) {
+        self.results.remove_if_mut(&task, |_, streams| {
+            streams.retain(|result| result.stream.number != number);
+            streams.is_empty()
+        });
+    }
+
+    /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
+    /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
+    pub fn notify(&self, task: &Task, event: &Bytes) {
+        let newest =
+            |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
+        let results = (0..).map_while(newest);
+        let sent = results.into_iter().any(|events| events.try_send(event.clone()).is_ok());
+        if sent {
+            return;
+        }
+        if let Some(session) = self.sessions.by_number(task.session) {
+            let streams = session.live().streams.clone();
+            streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok());
+        }
+    }
+
+    /// Tells the status (2025-11-25 tasks, "Task Status Notification"): optional, without related-task metadata.
+    pub fn notify_status(&self, task: &Task) {
+        if self.has_stream(task) {
+            let message = jsonrpc::notification("notifications/tasks/status", Some(&core::task(task)));
+            self.notify(task, &sse::write_event(None, &message));
+        }
+    }
+
+    /// Whether anybody would hear of the task.
+    fn has_stream(&self, task: &Task) -> bool {
+        self.results.contains_key(&task.id)
+            || self.sessions.by_number(task.session).is_some_and(|session| !session.live().streams.is_empty())
+    }
+
+    /// Puts each waiting question of a task to a client: on a GET stream of the session that made the task, else on a
+    /// `tasks/result` stream of a session that declared what it needs, else on whichever opens first.
+    pub async fn offer(&self, ledger: &Ledger, task: &Task) {
+        let State::Held(asked) = &task.state else { return };
+        for question in asked.questions.iter().filter(|question| question.progress == Progress::Waiting) {
+            for stream in self.streams_for(task, question) {
+                if self.put(ledger, task, question, &stream).await {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn streams_for(&self, task: &Task, question: &Question) -> Vec<Stream> {
+        let mut streams: Vec<Stream> = match self.sessions.by_number(task.session) {
+            Some(session) => session.live().streams.iter().rev().cloned().collect(),
+            None => Vec::new(),
+        };
+        if let Some(results) = self.results.get(&task.id) {
+            let permitted =
+                |result: &&ResultStream| result.client.permit(&question.method, question.params.as_deref()).is_ok();
+            streams.extend(results.iter().rev().filter(permitted).map(|result| result.stream.clone()));
+        }
+        streams
+    }
+
+    /// Writes a question to a stream, if it still waits and the stream has room. Says whether the matter is settled.
+    async fn put(&self, ledger: &Ledger, task: &Task, question: &Question, stream: &Stream) -> bool {
+        let Ok(room) = stream.events.clone().try_reserve_owned() else { return false };
+        let claim = Claim { owner: Arc::clone(&task.owner), task: task.id, number: question.number };
+        self.claims.entry(stream.number).or_default().push(claim);
+        let event = Event::Claim { number: question.number, stream: stream.number };
+        if ledger.apply(&task.owner, task.id, event).await.is_err() {
+            // Another stream was faster, or the question is gone.
+            return true;
+        }
+        let mut text = self.voided_events(task.id);
+        text.extend_from_slice(&sse::write_event(None, &question_message(task.id, question)));
+        let events = room.send(Bytes::from(text));
+        if events.is_closed() {
+            // It may have closed before the claim was noted, and then nobody else gives it back.
+            Box::pin(self.release(ledger, stream.number)).await;
+        }
+        true
+    }
+
+    /// Gives back what a closed stream had claimed, and puts it to others.
+    pub async fn release(&self, ledger: &Ledger, number: u64) {
+        let Some((_, claims)) = self.claims.remove(&number) else { return };
+        for claim in claims {
+            let Ok(Some(before)) = ledger.get(&claim.owner, claim.task).await else { continue };
+            let State::Held(asked) = &before.state else { continue };
+            if asked.questions.iter().any(|question| question.progress == Progress::Claimed(number)) {
+                self.voided.entry(claim.task).or_default().push(claim.number);
+            }
+            // A second claim of the same stream and task finds nothing left to release.
+            let released = ledger.apply(&claim.owner, claim.task, Event::Release { stream: number }).await;
+            let task = match released {
+                Ok(task) => Some(task),
+                Err(_) => ledger.get(&claim.owner, claim.task).await.ok().flatten(),
+            };
+            if let Some(task) = task {
+                if task.state.is_ended() {
+                    self.voided.remove(&claim.task);
+                }
+                self.offer(ledger, &task).await;
+            } else {
+                self.voided.remove(&claim.task);
+            }
+        }
+    }
+
+    /// Forgets the claims of an ended task and tells clients that its open questions are void.
+    pub fn task_ended(&self, task: &Task, open: &[Question]) {
+        self.voided.remove(&task.id);
+        for question in open {
+            self.void(task, question);
+        }
+    }
+
+    /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
+    pub fn void(&self, task: &Task, question: &Question) {
+        if let Progress::Claimed(stream) = question.progress {
+            self.forget(stream, task.id, question.number);
+            self.notify(task, &void_event(task.id, question.number));
+        }
+    }
+
+    /// Forgets the claim of a question that was answered.
+    pub fn answered(&self, task: TaskId, question: &Question) {
+        if let Progress::Claimed(stream) = question.progress {
+            self.forget(stream, task, question.number);
+        }
+    }
+
+    fn forget(&self, stream: u64, task: TaskId, number: u32) {
+        self.claims.remove_if_mut(&stream, |_, claims| {
+            claims.retain(|claim| claim.task != task || claim.number != number);
+            claims.is_empty()
+        });
+    }
+
+    fn voided_events(&self, task: TaskId) -> Vec<u8> {
+        let numbers = self.voided.remove(&task).map(|(_, numbers)| numbers).unwrap_or_default();
+        numbers.into_iter().flat_map(|number| void_event(task, number)).collect()
+    }
+}
+
+fn void_event(task: TaskId, number: u32) -> Bytes {
+    let params = format!("{{\"requestId\":{}}}", raw_string(&core::question_id(task, number)));
+    sse::write_event(
+        None,
+        &jsonrpc::notification("notifications/cancelled", Some(&core::with_related(Some(&params), task))),
+    )
+}
+
+fn question_message(task: TaskId, question: &Question) -> Bytes {
+    let id = Id::string(&core::question_id(task, question.number));
+    jsonrpc::request(&id, &question.method, Some(&core::with_related(question.params.as_deref(), task)))
+}

@@ -1,0 +1,255 @@
+//! Plain calls: sent on as they are, answered as the upstream answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::jsonrpc::{self, Id, Object};
+use crate::metrics::label::UpstreamOutcome;
+use crate::task::dialect::core;
+use crate::tenant::fair;
+use crate::upstream::messages::{Messages, collect};
+use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
+
+use super::call::{Accept, Answer, Call};
+use super::rejection::{Fault, Kind};
+use super::relay::{Detached, KEEP_ALIVE, Plan, Relay, Rewrite, Sending, Waited};
+use super::session::{CancelFlag, Session};
+use super::{Gateway, Request, Route};
+
+/// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
+const SMALL: u64 = 64 * 1024;
+
+/// What is special about a plain call.
+#[derive(Default)]
+pub(super) struct Manner {
+    /// Changes the result.
+    pub(super) rewrite: Option<Rewrite>,
+    /// The tool runs alone on its session.
+    pub(super) exclusive: bool,
+    /// The tool's deadline, where it is not the route's.
+    pub(super) deadline: Option<std::time::Duration>,
+}
+
+/// A call's entry in its session.
+struct Registration {
+    session: Arc<Session>,
+    flag: Arc<CancelFlag>,
+    _call: TaskTrackerToken,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.session.live().plain.retain(|(_, flag)| !Arc::ptr_eq(flag, &self.flag));
+    }
+}
+
+impl Gateway {
+    /// Passes a request on.
+    pub(super) async fn forward(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        request: Request<'_>,
+    ) -> Result<Answer, Kind> {
+        self.forward_in(call, session, request, Manner::default()).await
+    }
+
+    pub(super) async fn forward_in(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        request: Request<'_>,
+        manner: Manner,
+    ) -> Result<Answer, Kind> {
+        let plan = self.plan(&call, &session, &request.id, &manner);
+        let limit = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        let accept = call.accept;
+        let sending = self.sending(call, session, &request, manner.exclusive);
+        let mut waited = Detached::new(sending, plan).reply(limit).await;
+        loop {
+            return match waited {
+                Waited::Replied(reply, plan) => answer(reply, plan, accept).await,
+                Waited::Failed(kind) => Err(kind),
+                // 2025-11-25 cancellation: no response for a cancelled request.
+                Waited::Cancelled => Ok(Answer::Accepted),
+                Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => {
+                    if let Some(on_deadline) = plan.on_deadline.take() {
+                        on_deadline();
+                    }
+                    Err(Fault::Deadline { started: true }.into())
+                }
+                Waited::Late(sending, plan) if accept.events => {
+                    Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
+                }
+                Waited::Late(sending, plan) => {
+                    let limit = plan.deadline;
+                    waited = Detached::new(sending, plan).reply(limit).await;
+                    continue;
+                }
+            };
+        }
+    }
+
+    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, id: &Id, manner: &Manner) -> Plan {
+        let (version, upstream) = (session.terms.version, session.terms.upstream.version);
+        let flag = Arc::new(CancelFlag::default());
+        session.live().plain.push((id.clone(), Arc::clone(&flag)));
+        let registration =
+            Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
+        let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
+        Plan {
+            id: id.clone(),
+            limit: call.route.max_message,
+            drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
+            split_batches: upstream.has_batches() && !version.has_batches(),
+            rewrite: manner.rewrite.clone(),
+            deadline: Instant::now() + deadline,
+            cancelled: flag,
+            jobs: self.jobs.clone(),
+            registration: Box::new(registration),
+            places: None,
+            on_deadline: Some(self.cancel_later(&call.route, session, id)),
+        }
+    }
+
+    /// Tells the upstream that a call's time is up.
+    fn cancel_later(self: &Arc<Self>, route: &Arc<Route>, session: &Arc<Session>, id: &Id) -> Box<dyn FnOnce() + Send> {
+        let (gateway, route, session) = (Arc::clone(self), Arc::clone(route), Arc::clone(session));
+        let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", id.as_json());
+        Box::new(move || {
+            let jobs = gateway.jobs.clone();
+            jobs.spawn("cancel", async move {
+                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
+                gateway.post_upstream(&route, &session, body).await;
+            });
+        })
+    }
+
+    /// Waits for the places and sends the request.
+    fn sending(self: &Arc<Self>, call: Call, session: Arc<Session>, request: &Request<'_>, exclusive: bool) -> Sending {
+        let body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
+        let kind = MessageKind::Request { id: request.id.clone(), progress_token: request.params.progress_token() };
+        let message = Outgoing { kind, body, headers: call.headers };
+        let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
+        Box::pin(async move {
+            let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
+            let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
+            let gate = route.gate(&session, exclusive).await;
+            let in_flight = route.metrics.upstream_in_flight();
+            let sent = route.upstream.send(&session.terms.upstream, message).await;
+            route.metrics.upstream_request(outcome_of(&sent));
+            if matches!(sent, Err(Error::SessionGone)) {
+                gateway.end_session(&route, &session);
+            }
+            Ok((sent?, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
+        })
+    }
+
+    /// Passes a notification or response on.
+    pub(super) async fn forward_one_way(
+        &self,
+        call: Call,
+        session: &Arc<Session>,
+        body: Bytes,
+    ) -> Result<Answer, Kind> {
+        let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
+        let sent = call.route.upstream.send(&session.terms.upstream, message).await;
+        call.route.metrics.upstream_request(outcome_of(&sent));
+        if matches!(sent, Err(Error::SessionGone)) {
+            self.end_session(&call.route, session);
+        }
+        sent?;
+        Ok(Answer::Accepted)
+    }
+}
+
+fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
+    match sent {
+        Ok(_) => UpstreamOutcome::Answered,
+        Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
+        Err(Error::Lost(_)) => UpstreamOutcome::Lost,
+        Err(Error::Protocol(_)) => UpstreamOutcome::Protocol,
+        Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
+        Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
+    }
+}
+
+/// The request without what upstreams must not see.
+fn without_tasks(request: &Request<'_>) -> Bytes {
+    let whole = || -> Option<String> {
+        let body = std::str::from_utf8(request.body).ok()?;
+        let mut message = Object::parse(body).ok()?;
+        let mut params = Object::parse(request.params.whole?.get()).ok()?;
+        params.remove("task");
+        message.set("params", core::without_related(&params.to_json()));
+        Some(message.to_json())
+    };
+    whole().map_or_else(|| request.body.clone(), Bytes::from)
+}
+
+/// Passes a reply on in the form in which it came, as far as that is possible.
+async fn answer(reply: Reply, plan: Plan, accept: Accept) -> Result<Answer, Kind> {
+    let accepts_events = accept.events;
+    match reply {
+        Reply::Json(_) if !accept.json => Ok(Answer::Events(Relay::as_events(reply, plan).boxed_unsync())),
+        Reply::Json(mut body) => {
+            let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
+            if plan.rewrite.is_none() && !is_small && !plan.split_batches {
+                return Ok(Answer::JsonBody(Relay::of_reply(Reply::Json(body), plan).boxed_unsync()));
+            }
+            let limit = plan.limit.max(usize::try_from(SMALL).unwrap_or(usize::MAX));
+            whole(collect(&mut body, limit).await?, &plan, accepts_events)
+        }
+        Reply::Events(body) if accepts_events => {
+            Ok(Answer::Events(Relay::of_reply(Reply::Events(body), plan).boxed_unsync()))
+        }
+        Reply::Messages(mut channel) => {
+            // An answer that comes first needs no stream.
+            let Some(first) = channel.recv().await else { return Err(Fault::OutcomeUnknown.into()) };
+            if is_answer(&first, &plan.id) {
+                return whole(first, &plan, accepts_events);
+            }
+            if !accepts_events {
+                return only_answer(Messages::of_reply(Reply::Messages(channel), plan.limit), plan).await;
+            }
+            Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync()))
+        }
+        other => only_answer(Messages::of_reply(other, plan.limit), plan).await,
+    }
+}
+
+fn is_answer(message: &[u8], id: &Id) -> bool {
+    matches!(jsonrpc::Message::parse(message), Ok(jsonrpc::Message::Response { id: Some(answered), .. }) if answered == *id)
+}
+
+/// One whole message as the answer.
+fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Kind> {
+    let is_array = message.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if is_array && plan.split_batches {
+        let members = jsonrpc::split_batch(&message).map_err(|_| Fault::UpstreamProtocol)?;
+        let mut members: Vec<Bytes> =
+            members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())).collect();
+        members.sort_by_key(|member| is_answer(member, &plan.id));
+        return match members.pop() {
+            Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
+            Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),
+            None => Err(Fault::UpstreamProtocol.into()),
+        };
+    }
+    Ok(Answer::json(plan.rewritten(message)))
+}
+
+/// For a client that takes no events: the answer alone, however it came.
+async fn only_answer(mut messages: Messages, plan: Plan) -> Result<Answer, Kind> {
+    while let Some(message) = messages.next().await? {
+        if is_answer(&message, &plan.id) {
+            return Ok(Answer::json(plan.rewritten(message)));
+        }
+    }
+    Err(Fault::OutcomeUnknown.into())
+}

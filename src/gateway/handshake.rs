@@ -1,0 +1,133 @@
+//! `initialize`: each hop agrees on a version of its own, and the client gets a session that ties the two together.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use crate::jsonrpc::{self, Object, raw_string, string_value};
+use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
+use crate::mcp::version::ProtocolVersion;
+use crate::upstream::{Error, Opened};
+
+use super::call::{Answer, Call};
+use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::session::{NoRoom, Session, Terms};
+use super::{Gateway, Request, Route};
+
+impl Gateway {
+    /// Opens a session.
+    pub(super) async fn initialize(self: &Arc<Self>, call: Call, request: &Request<'_>) -> Result<Answer, Kind> {
+        if call.session.is_some() {
+            return Err(Kind::Unusable(
+                "This session is initialized already; a new one is asked for without MCP-Session-Id",
+            ));
+        }
+        if self.is_draining() {
+            return Err(Fault::Shutdown.into());
+        }
+        let wrong = |message| move |_| Kind::Params(message);
+        let params = request.params.whole.map_or("{}", serde_json::value::RawValue::get);
+        let params = Object::parse(params).map_err(wrong("`params` must be an object"))?;
+        let requested = request.params.protocol_version.and_then(|version| string_value(version.get()));
+        let requested = requested.ok_or(Kind::Params("`protocolVersion` must be a string"))?;
+        let capabilities = params.get("capabilities").unwrap_or("{}").to_owned();
+        let client = ClientCapabilities::read(&capabilities).map_err(wrong("`capabilities` must be an object"))?;
+        // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
+        let version = ProtocolVersion::parse(&requested).unwrap_or(ProtocolVersion::LATEST);
+        let offer = Offer { params: params.to_json(), capabilities, version };
+        let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
+        // A client that goes away must not leave an upstream session that nobody knows.
+        let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
+        let opening = self.jobs.spawn("initialize", async move {
+            let opened = open(&route, &offer, call.headers).await?;
+            let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
+            let result = result_for_client(&opened.result, version, tasks)?;
+            let upstream = opened.session;
+            let terms = Terms {
+                route: Arc::clone(&route.name),
+                principal: principal.digest(),
+                version,
+                upstream: upstream.clone(),
+                client,
+            };
+            match gateway.sessions.create(room, terms, &route.metrics) {
+                Ok(session) => Ok((session, result)),
+                Err(no_room) => {
+                    route.upstream.close(&upstream).await;
+                    Err(refusal(&no_room))
+                }
+            }
+        });
+        let (session, result): (Arc<Session>, String) = opening.await.map_err(|_| Fault::Shutdown)??;
+        Ok(Answer::Json { message: jsonrpc::response(&request.id, &result), session: Some(Arc::clone(&session.token)) })
+    }
+}
+
+fn refusal(no_room: &NoRoom) -> Kind {
+    match no_room {
+        NoRoom::Full(max) => {
+            let limit = u64::try_from(*max).unwrap_or(u64::MAX);
+            Kind::Quota { reason: "sessions", limit, retry_after: QUOTA_RETRY }
+        }
+        NoRoom::TooLong => {
+            tracing::warn!("the upstream's session id is too long to be carried");
+            Fault::UpstreamProtocol.into()
+        }
+    }
+}
+
+/// What the client asked for.
+struct Offer {
+    params: String,
+    capabilities: String,
+    version: ProtocolVersion,
+}
+
+impl Offer {
+    /// `params` for the upstream, at a version: what that version can't carry is left out.
+    fn at(&self, version: ProtocolVersion) -> Option<(String, String)> {
+        let capabilities = for_upstream(&self.capabilities, version).ok()?;
+        let mut params = Object::parse(&self.params).ok()?;
+        params.set("protocolVersion", raw_string(version.as_str())).set("capabilities", capabilities.clone());
+        Some((params.to_json(), capabilities))
+    }
+}
+
+/// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
+/// that it may misread (a client that takes only URLs looks like one that takes forms): it is asked once more.
+async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
+    let unusable = || Kind::Params("`params` must be an object");
+    let (params, told) = offer.at(offer.version).ok_or_else(unusable)?;
+    let opened = route.upstream.open(&params, headers.clone()).await.map_err(of_opening)?;
+    let chosen = opened.session.version;
+    let (params, readable) = offer.at(chosen.min(offer.version)).ok_or_else(unusable)?;
+    if readable == told {
+        return Ok(opened);
+    }
+    route.upstream.close(&opened.session).await;
+    let again = route.upstream.open(&params, headers).await.map_err(of_opening)?;
+    if again.session.version == chosen {
+        Ok(again)
+    } else {
+        route.upstream.close(&again.session).await;
+        tracing::warn!(%chosen, second = %again.session.version, "the upstream changed its mind about the version");
+        Err(Fault::UpstreamProtocol.into())
+    }
+}
+
+/// There is no session yet that could be gone.
+fn of_opening(error: Error) -> Kind {
+    match error {
+        Error::SessionGone => Fault::UpstreamProtocol.into(),
+        other => other.into(),
+    }
+}
+
+/// The upstream's `initialize` result as the client gets it: the version of this hop, and the gateway's tasks.
+fn result_for_client(result: &str, version: ProtocolVersion, tasks: Option<TaskCapability>) -> Result<String, Kind> {
+    let mut result = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
+    let capabilities =
+        for_client(result.get("capabilities").unwrap_or("{}"), tasks).map_err(|_| Fault::UpstreamProtocol)?;
+    result.set("protocolVersion", raw_string(version.as_str())).set("capabilities", capabilities);
+    Ok(result.to_json())
+}

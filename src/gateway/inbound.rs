@@ -1,0 +1,94 @@
+//! What clients send without expecting an answer: notifications, and their answers to the upstream's questions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::{Id, Object, Outcome};
+use crate::mcp::method::Method;
+use crate::task::dialect::core;
+use crate::task::{self, ApplyError, Event, State};
+
+use super::call::{Answer, Call};
+use super::rejection::Kind;
+use super::session::Session;
+use super::{Gateway, owner};
+
+impl Gateway {
+    /// Takes a notification.
+    pub(super) async fn notification(
+        self: &Arc<Self>,
+        call: Call,
+        session: &Arc<Session>,
+        method: Method,
+        params: Option<&RawValue>,
+        body: &Bytes,
+    ) -> Result<Answer, Kind> {
+        match method {
+            Method::Cancelled => {
+                let id =
+                    Object::parse_optional(params).ok().and_then(|params| Id::from_json(params.get("requestId")?).ok());
+                if id.as_ref().is_some_and(|id| end_wait(session, id)) {
+                    return Ok(Answer::Accepted);
+                }
+                let answer = self.forward_one_way(call, session, body.clone()).await;
+                // Only now: the call's own end frees what the notification still needs.
+                id.iter().for_each(|id| end_plain(session, id));
+                answer
+            }
+            // A status of the client's own tasks: no upstream was ever told that it has any.
+            Method::TasksStatus => Ok(Answer::Accepted),
+            _ => self.forward_one_way(call, session, body.clone()).await,
+        }
+    }
+
+    /// Takes an answer: to a question of a task's, or else to one that the upstream put on this session itself.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        call: Call,
+        session: &Arc<Session>,
+        id: Option<Id>,
+        outcome: Outcome<'_>,
+        body: &Bytes,
+    ) -> Result<Answer, Kind> {
+        let text = id.as_ref().and_then(Id::as_text);
+        let Some((task_id, number)) = text.as_deref().and_then(core::parse_question_id) else {
+            return self.forward_one_way(call, session, body.clone()).await;
+        };
+        let never = Kind::Unusable("No such request was sent to this client");
+        let owner = owner(&call.principal, &call.route);
+        let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
+        if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
+            return Err(never);
+        }
+        let answer = match outcome {
+            Outcome::Result(result) => task::Answer::Result(core::without_related(result.get()).into()),
+            Outcome::Error(error) => task::Answer::Error(error.get().into()),
+        };
+        let applied = self.ledger.apply(&owner, task_id, Event::Answer { number, answer }).await;
+        if let (Ok(_), Some(question)) =
+            (&applied, task.state.questions().iter().find(|question| question.number == number))
+        {
+            self.deliveries.answered(task_id, question);
+        }
+        match applied {
+            // An answer that comes too late is well-formed, and nobody's fault.
+            Ok(_) | Err(ApplyError::Refused { .. } | ApplyError::NotFound) => Ok(Answer::Accepted),
+            Err(ApplyError::Store(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// Ends a blocked `tasks/result`, not its task; says whether there was one.
+fn end_wait(session: &Session, id: &Id) -> bool {
+    let live = session.live();
+    let wait = live.waits.iter().rev().find(|(waiting, _)| waiting == id);
+    wait.inspect(|(_, cancelled)| cancelled.cancel()).is_some()
+}
+
+/// Ends a plain call's answer without a response.
+fn end_plain(session: &Session, id: &Id) {
+    let live = session.live();
+    live.plain.iter().filter(|(calling, _)| calling == id).for_each(|(_, flag)| flag.cancel());
+}

@@ -1,0 +1,170 @@
+//! Reads an upstream session's standalone stream while anybody needs it, and says whose each message is.
+//!
+//! There is at most one such stream per upstream session. The client's GET streams are fed from it; so are held calls,
+//! whose upstream may ask there instead of on the call's own stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio_util::sync::CancellationToken;
+
+use crate::jsonrpc::{self, ErrorObject, Message, Object, code};
+use crate::sse;
+use crate::upstream::messages::Messages;
+use crate::upstream::{self, Kind as MessageKind, Outgoing};
+
+use super::rejection::Chain;
+use super::session::{Live, Session};
+use super::{Gateway, Route};
+
+/// Before the ids of standalone events, which are resumed by the listener and not by a stream of their own.
+pub(super) const LISTENER_EVENT: &str = "g.";
+/// How long to wait before listening again, when the upstream does not say.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest wait, after several failures.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+impl Gateway {
+    /// Starts listening for a session, unless it is done already or the upstream has nothing to listen to.
+    pub(super) fn listen(self: &Arc<Self>, route: &Arc<Route>, session: &Arc<Session>, last_event_id: Option<String>) {
+        let stop = {
+            let mut live = session.live();
+            if live.listening_refused || (live.listener.is_some() && last_event_id.is_none()) {
+                return;
+            }
+            if let Some(running) = live.listener.take() {
+                running.cancel();
+            }
+            live.listener.insert(self.jobs.stopping().child_token()).clone()
+        };
+        let (gateway, route, session) = (Arc::clone(self), Arc::clone(route), Arc::clone(session));
+        self.jobs.spawn("listener", async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = gateway.run_listener(&route, &session, last_event_id) => {
+                    session.live().listener = None;
+                }
+            }
+        });
+    }
+
+    /// Stops listening when no stream and no unfinished task needs it.
+    pub(super) fn listen_no_more(session: &Session) {
+        let mut live = session.live();
+        if live.streams.is_empty() && live.unfinished == 0 {
+            live.listener.take().iter().for_each(CancellationToken::cancel);
+        }
+    }
+
+    async fn run_listener(&self, route: &Arc<Route>, session: &Arc<Session>, mut last_event_id: Option<String>) {
+        let mut failures = 0_u32;
+        loop {
+            let listening = route.upstream.listen(&session.terms.upstream, last_event_id.as_deref()).await;
+            let mut pause = RETRY;
+            match listening.map(|listening| Messages::of_listening(listening, route.max_message)) {
+                Ok(Some(mut messages)) => {
+                    failures = 0;
+                    while let Ok(Some(message)) = messages.next().await {
+                        let id = messages.last_event_id().map(|id| format!("{LISTENER_EVENT}{id}"));
+                        self.dispatch(route, session, message, id.as_deref()).await;
+                    }
+                    last_event_id = messages.last_event_id().map(str::to_owned).or(last_event_id);
+                    pause = messages.retry().unwrap_or(pause);
+                }
+                Ok(None) => {
+                    session.live().listening_refused = true;
+                    return;
+                }
+                Err(upstream::Error::SessionGone) => {
+                    self.end_session(route, session);
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "the upstream's standalone stream failed");
+                    // An id that the upstream can't resume would fail for ever.
+                    last_event_id = None;
+                    failures += 1;
+                }
+            }
+            tokio::time::sleep((pause * 2_u32.saturating_pow(failures.min(8))).min(LONGEST_RETRY)).await;
+        }
+    }
+
+    /// Takes a message to whoever it is for.
+    async fn dispatch(&self, route: &Route, session: &Arc<Session>, message: Bytes, event_id: Option<&str>) {
+        let parsed = match Message::parse(&message) {
+            Ok(parsed) => parsed,
+            Err(defect) => {
+                tracing::warn!(%defect, "the upstream sent something that is no message");
+                return;
+            }
+        };
+        match parsed {
+            Message::Response { .. } => {}
+            Message::Request { id, method, .. } if method == "ping" => {
+                self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await;
+            }
+            Message::Request { id, method, .. } => {
+                if to_held(session, &message) || to_stream(session, &message, event_id) {
+                    return;
+                }
+                let calls = session.live().held.len();
+                tracing::warn!(%method, calls, "a question can't be put to anybody; `exclusive: true` tells whose it is");
+                let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
+                self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await;
+            }
+            Message::Notification { method, params } => match &*method {
+                "notifications/progress" => {
+                    let held = Object::parse_optional(params).ok().and_then(|params| {
+                        let token = params.get("progressToken")?.to_owned();
+                        session.live().held.values().find(|held| *held.token == *token).cloned()
+                    });
+                    match held {
+                        Some(held) => drop(held.side.try_send(message)),
+                        None => drop(to_stream(session, &message, event_id)),
+                    }
+                }
+                "notifications/cancelled" => {
+                    let held: Vec<_> = session.live().held.values().cloned().collect();
+                    held.iter().for_each(|held| drop(held.side.try_send(message.clone())));
+                    to_stream(session, &message, event_id);
+                }
+                "notifications/message" | "notifications/elicitation/complete" => {
+                    if !to_held(session, &message) {
+                        to_stream(session, &message, event_id);
+                    }
+                }
+                _ => drop(to_stream(session, &message, event_id)),
+            },
+        }
+    }
+
+    /// Posts a notification or response of the gateway's own on a session.
+    pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) {
+        let message = Outgoing { kind: MessageKind::OneWay, body, headers: HeaderMap::new() };
+        if let Err(error) = route.upstream.send(&session.terms.upstream, message).await {
+            tracing::warn!(error = %Chain(&error), "the upstream did not take a message");
+        }
+    }
+}
+
+/// Gives a message to the one call in flight, if that is a held one: with several nobody can say whose it is (design:
+/// attribution).
+fn to_held(session: &Session, message: &Bytes) -> bool {
+    let live = session.live();
+    let Live { plain, held, .. } = &*live;
+    let mut calls = held.values();
+    match (plain.is_empty(), calls.next(), calls.next()) {
+        (true, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
+        _ => false,
+    }
+}
+
+/// Gives a message to the client's newest GET stream.
+fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
+    let streams = session.live().streams.clone();
+    let event = sse::write_event(event_id, message);
+    streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok())
+}

@@ -1,0 +1,61 @@
+//! The members of `params` that decide what is done with a request, read in one pass with all others left unread.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::{Defect, Object};
+use crate::mcp::RELATED_TASK;
+
+/// What decides. A repeated one is refused: two readers could take different ones.
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Params<'a> {
+    #[serde(borrow, default, rename = "_meta", deserialize_with = "present")]
+    pub(super) meta: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) name: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[expect(dead_code, reason = "read so that a repeat is refused")]
+    pub(super) uri: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) task_id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) protocol_version: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) task: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) arguments: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) cursor: Option<&'a RawValue>,
+    #[serde(skip)]
+    pub(super) whole: Option<&'a RawValue>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> Params<'a> {
+    /// Reads a request's `params`. An array has none of these members and passes unread.
+    pub(super) fn read(params: &'a RawValue) -> Result<Self, Defect> {
+        if !params.get().starts_with('{') {
+            return Ok(Self { whole: Some(params), ..Self::default() });
+        }
+        let read: Self = serde_json::from_str(params.get()).map_err(|error| Defect::Member(error.to_string()))?;
+        Ok(Self { whole: Some(params), ..read })
+    }
+
+    /// The progress token as JSON text.
+    pub(super) fn progress_token(&self) -> Option<Box<str>> {
+        let meta = self.meta?.get();
+        if !meta.contains("progressToken") {
+            return None;
+        }
+        Object::parse(meta).ok()?.get("progressToken").map(Into::into)
+    }
+
+    /// Whether there is anything that an upstream must not see (design: invariant 8).
+    pub(super) fn speaks_of_tasks(&self) -> bool {
+        self.task.is_some() || self.meta.is_some_and(|meta| meta.get().contains(RELATED_TASK))
+    }
+}

@@ -1,0 +1,301 @@
+//! The one error that a client can see, whoever's fault it is, and what each kind means on the wire.
+//!
+//! A rejection never shows internal addresses, credentials or arguments; what the log gets is its `source`.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::jsonrpc::{self, Defect, ErrorObject, Id, code};
+use crate::task::store::{Quota, StoreError};
+use crate::task::{Status, TaskId};
+use crate::upstream;
+
+/// Why a call got no answer of the kind it asked for, and which request that was.
+#[derive(Debug)]
+pub struct Rejection {
+    /// The request, where its id could be read.
+    pub id: Option<Id>,
+    /// Why.
+    pub kind: Kind,
+}
+
+/// Whose fault it is and what they can do about it.
+#[derive(Debug)]
+pub enum Kind {
+    /// The body is not one JSON-RPC message.
+    Malformed(Defect),
+    /// The message is one, but can't be taken here and now.
+    Unusable(&'static str),
+    /// The session is unknown, ended or somebody else's (2025-11-25 transports, "Session Management" 3).
+    NoSession,
+    /// The method, or this use of it, is not offered on this session.
+    NotServed(&'static str),
+    /// The parameters are wrong; also unknown tasks, tools and cursors.
+    Params(&'static str),
+    /// `tasks/result` of a cancelled task.
+    Cancelled(TaskId),
+    /// Over one of the tenant's limits.
+    Quota {
+        /// The limit's name.
+        reason: &'static str,
+        /// The limit.
+        limit: u64,
+        /// When it may be worth trying again.
+        retry_after: Duration,
+    },
+    /// Over a request or poll rate.
+    Rate {
+        /// Which rate.
+        reason: &'static str,
+        /// When the next one is admitted.
+        retry_after: Duration,
+    },
+    /// The upstream, the store or the gateway itself failed.
+    Fault(Fault),
+    /// The upstream's own JSON-RPC error, unchanged.
+    Upstream {
+        /// The status it came with.
+        status: StatusCode,
+        /// The `error` member as JSON text.
+        error: Box<str>,
+    },
+}
+
+/// A failure behind the gateway: `data.reason` of a -32603.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing was sent: the upstream could not be reached.
+    UpstreamUnreachable,
+    /// It answered, but not as the protocol says.
+    UpstreamProtocol,
+    /// It went away; whether the tool ran is not known.
+    OutcomeUnknown,
+    /// The deadline passed. `started`: the upstream had seen the call.
+    Deadline {
+        /// Whether the upstream had seen the call.
+        started: bool,
+    },
+    /// Nobody answered the upstream's question in time.
+    InputTimeout,
+    /// The gateway stopped.
+    Shutdown,
+    /// The store failed.
+    Store,
+}
+
+impl Fault {
+    /// The word in `data.reason`, metrics and the audit log.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::UpstreamUnreachable => "upstream_unreachable",
+            Self::UpstreamProtocol => "upstream_protocol",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Deadline { .. } => "deadline",
+            Self::InputTimeout => "input_timeout",
+            Self::Shutdown => "shutdown",
+            Self::Store => "store",
+        }
+    }
+
+    /// What happened and what to do, for people.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::UpstreamUnreachable => {
+                "The server behind the gateway can't be reached; nothing was run. Try again later."
+            }
+            Self::UpstreamProtocol => "The server behind the gateway gave an answer that the protocol does not allow.",
+            Self::OutcomeUnknown => {
+                "The connection to the server behind the gateway was lost; whether the call took effect is not known."
+            }
+            Self::Deadline { .. } => "The call took longer than the gateway's deadline for it and was cancelled.",
+            Self::InputTimeout => "Nobody answered the server's question in time.",
+            Self::Shutdown => "The gateway is shutting down. Try again later.",
+            Self::Store => "The gateway can't reach its task store. Try again later.",
+        }
+    }
+
+    /// The error object.
+    #[must_use]
+    pub fn to_error(self) -> ErrorObject {
+        #[derive(Serialize)]
+        struct Data {
+            reason: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            started: Option<bool>,
+        }
+        let started = if let Self::Deadline { started } = self { Some(started) } else { None };
+        ErrorObject::new(code::INTERNAL_ERROR, self.message()).with_data(&Data { reason: self.reason(), started })
+    }
+}
+
+impl From<&upstream::Error> for Fault {
+    fn from(error: &upstream::Error) -> Self {
+        match error {
+            upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
+            upstream::Error::Lost(_) => Self::OutcomeUnknown,
+            upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
+        }
+    }
+}
+
+impl From<Kind> for Rejection {
+    fn from(kind: Kind) -> Self {
+        Self { id: None, kind }
+    }
+}
+
+impl From<Fault> for Kind {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<upstream::Error> for Kind {
+    /// An upstream's 404 on a session that is private to the client is passed on: the client initialises anew.
+    fn from(error: upstream::Error) -> Self {
+        match error {
+            upstream::Error::SessionGone => Self::NoSession,
+            upstream::Error::Refused { status, error } => Self::Upstream { status, error },
+            other => {
+                tracing::warn!(error = %Chain(&other), "upstream failed");
+                Self::Fault(Fault::from(&other))
+            }
+        }
+    }
+}
+
+impl From<StoreError> for Kind {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Quota(Quota { reason, limit }) => {
+                Self::Quota { reason: reason.as_str(), limit, retry_after: QUOTA_RETRY }
+            }
+            other => {
+                tracing::error!(error = %Chain(&other), "store failed");
+                Self::Fault(Fault::Store)
+            }
+        }
+    }
+}
+
+/// When a full quota is worth another try: places become free as tasks end, which nobody can foretell.
+pub const QUOTA_RETRY: Duration = Duration::from_secs(1);
+
+impl Rejection {
+    /// The HTTP status (design: errors).
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match &self.kind {
+            Kind::Malformed(_) | Kind::Unusable(_) => StatusCode::BAD_REQUEST,
+            Kind::NoSession => StatusCode::NOT_FOUND,
+            Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Kind::Upstream { status, .. } => *status,
+            Kind::NotServed(_) | Kind::Params(_) | Kind::Cancelled(_) | Kind::Quota { .. } | Kind::Fault(_) => {
+                StatusCode::OK
+            }
+        }
+    }
+
+    /// Whether the upstream itself answered with this error.
+    #[must_use]
+    pub fn is_upstreams_own(&self) -> bool {
+        matches!(self.kind, Kind::Upstream { .. })
+    }
+
+    /// What `Retry-After` says, if the status calls for it.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if let Kind::Rate { retry_after, .. } = self.kind { Some(retry_after) } else { None }
+    }
+
+    /// The response message.
+    #[must_use]
+    pub fn to_message(&self) -> bytes::Bytes {
+        if let (Kind::Upstream { error, .. }, Some(id)) = (&self.kind, &self.id) {
+            return jsonrpc::raw_error_response(id, error);
+        }
+        jsonrpc::error_response(self.id.as_ref(), &self.kind.to_error())
+    }
+}
+
+impl Kind {
+    /// Too many plain calls wait for the route's upstream.
+    #[must_use]
+    pub fn queue_full(route: &super::Route) -> Self {
+        let limit = u64::try_from(route.places.plain_queue()).unwrap_or(u64::MAX);
+        Self::Quota { reason: "upstream_queue", limit, retry_after: QUOTA_RETRY }
+    }
+
+    /// The same rejection as the answer to a request.
+    #[must_use]
+    pub fn answering(self, id: &Id) -> Rejection {
+        Rejection { id: Some(id.clone()), kind: self }
+    }
+
+    /// The error object.
+    #[must_use]
+    pub fn to_error(&self) -> ErrorObject {
+        let millis = |duration: &Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1);
+        match self {
+            Self::Malformed(defect) => ErrorObject::new(defect.code(), defect.to_string()),
+            Self::Unusable(message) => ErrorObject::new(code::INVALID_REQUEST, *message),
+            Self::NoSession => {
+                ErrorObject::new(code::INVALID_REQUEST, "The session is unknown or has ended; initialize a new one.")
+            }
+            Self::NotServed(message) => ErrorObject::new(code::METHOD_NOT_FOUND, *message),
+            Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
+            Self::Cancelled(id) => {
+                #[derive(Serialize)]
+                #[serde(rename_all = "camelCase")]
+                struct Data {
+                    task_id: String,
+                    status: &'static str,
+                }
+                let data = Data { task_id: id.to_string(), status: Status::Cancelled.as_str() };
+                ErrorObject::new(code::INVALID_PARAMS, "Task was cancelled").with_data(&data)
+            }
+            Self::Quota { reason, limit, retry_after } => {
+                ErrorObject::new(code::TOO_MANY_REQUESTS, "A limit of this tenant is reached; try again later.")
+                    .with_data(&Limited { reason, limit: Some(*limit), retry_after_ms: millis(retry_after) })
+            }
+            Self::Rate { reason, retry_after } => {
+                ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.").with_data(&Limited {
+                    reason,
+                    limit: None,
+                    retry_after_ms: millis(retry_after),
+                })
+            }
+            Self::Fault(fault) => fault.to_error(),
+            Self::Upstream { .. } => ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Limited<'a> {
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    retry_after_ms: u64,
+}
+
+/// An error with all its sources, for the log.
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,571 @@
+//! The bodies that carry answers to clients: an upstream's bytes as they come, or a channel of events.
+//!
+//! Events that are ready together leave together; a lone one leaves at once. A silent stream is kept warm. A body that
+//! its client drops does not take the upstream's call with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::jobs::Jobs;
+use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::sse::{self, Event, Framer};
+use crate::upstream::messages::Messages;
+use crate::upstream::{Body, Error, Reply};
+
+use super::call::Answer;
+use super::rejection::{Chain, Fault, Kind};
+use super::session::CancelFlag;
+
+/// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
+/// before the gateway starts one.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// As much as is joined into one write.
+const JOINED: usize = 64 * 1024;
+/// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
+const YIELDS: u8 = 3;
+
+/// An upstream's answer on its way.
+pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Reply, Places), Kind>> + Send>>;
+/// What a call keeps as long as the upstream works on it.
+pub(super) type Places = Box<dyn Send>;
+/// Changes the `result` of the answer.
+pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// How one plain call's answer is to be passed on.
+pub(super) struct Plan {
+    /// The client's request.
+    pub id: Id,
+    /// The longest event or message in bytes.
+    pub limit: usize,
+    /// Leave out events without data: the client would read them as JSON.
+    pub drop_priming: bool,
+    /// Split arrays that the client's version does not know.
+    pub split_batches: bool,
+    /// What to do with the result.
+    pub rewrite: Option<Rewrite>,
+    /// When to give up.
+    pub deadline: Instant,
+    /// Is set when the client cancels the request.
+    pub cancelled: Arc<CancelFlag>,
+    /// Runs what must outlive the client's connection.
+    pub jobs: Jobs,
+    /// The call's registration in its session, until it is over.
+    #[expect(dead_code, reason = "ends when it is dropped")]
+    pub registration: Box<dyn Send>,
+    /// Its places, once it has them.
+    pub places: Option<Places>,
+    /// Called when the deadline passes.
+    pub on_deadline: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Plan {
+    /// The message, with its result changed where that is the plan.
+    #[must_use]
+    pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
+        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
+        rewritten.unwrap_or(message)
+    }
+}
+
+enum Source {
+    /// No answer yet.
+    Waiting(Sending),
+    /// A JSON body that is passed on as it is.
+    Raw(Body),
+    /// A JSON body for one event of a stream that has begun.
+    Whole(Messages),
+    /// A stream of events.
+    Events(Body, Framer),
+    /// Messages.
+    Channel(mpsc::Receiver<Bytes>),
+    Ended,
+}
+
+/// The body of the answer to one plain call.
+pub(super) struct Relay {
+    source: Source,
+    plan: Option<Plan>,
+    out: BytesMut,
+    yields: u8,
+    /// The last message that was passed on; only this one can be the response.
+    last: Bytes,
+    /// The upstream gave event ids, so that a client can come back for the rest.
+    resumable: bool,
+    tick: Pin<Box<Sleep>>,
+    silent: bool,
+}
+
+impl Relay {
+    /// Passes on a reply.
+    #[must_use]
+    pub(super) fn of_reply(reply: Reply, plan: Plan) -> Self {
+        let source = match reply {
+            Reply::Json(body) => Source::Raw(body),
+            other => Source::of(other, plan.limit),
+        };
+        Self::new(source, plan)
+    }
+
+    /// Passes on messages, of which the first is there already.
+    #[must_use]
+    pub(super) fn of_channel(first: &Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
+        let mut relay = Self::new(Source::Channel(channel), plan);
+        relay.pass(first);
+        relay
+    }
+
+    /// A stream of messages that are all there.
+    #[must_use]
+    pub(super) fn of_messages(messages: &[Bytes], last: &Bytes) -> Answer {
+        let events: Vec<u8> =
+            messages.iter().chain([last]).flat_map(|message| sse::write_event(None, message)).collect();
+        let body = http_body_util::Full::new(Bytes::from(events)).map_err(|never| match never {});
+        Answer::Events(body.boxed_unsync())
+    }
+
+    /// Passes on the rest of a stream that the client lost; which request it answers is not known here.
+    #[must_use]
+    pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
+        let limit = plan.limit;
+        let mut relay = Self::new(Source::Events(body, Framer::new(limit)), plan);
+        relay.resumable = true;
+        relay
+    }
+
+    /// Passes on a reply as events, whatever it is.
+    #[must_use]
+    pub fn as_events(reply: Reply, plan: Plan) -> Self {
+        Self::new(Source::of(reply, plan.limit), plan)
+    }
+
+    /// Starts a stream of events for an answer that is not there yet.
+    #[must_use]
+    pub(super) fn of_sending(sending: Sending, plan: Plan) -> Self {
+        Self::new(Source::Waiting(sending), plan)
+    }
+
+    fn new(source: Source, plan: Plan) -> Self {
+        let next = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        Self {
+            source,
+            plan: Some(plan),
+            out: BytesMut::new(),
+            yields: 0,
+            last: Bytes::new(),
+            resumable: false,
+            tick: Box::pin(tokio::time::sleep_until(next)),
+            silent: true,
+        }
+    }
+
+    /// Takes what the upstream has ready; says whether the source is at its end.
+    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.out.len() < JOINED {
+            match &mut self.source {
+                Source::Ended => return Poll::Ready(()),
+                Source::Waiting(sending) => match std::task::ready!(sending.as_mut().poll(cx)) {
+                    Ok((reply, places)) => {
+                        let Some(plan) = &mut self.plan else { return Poll::Ready(()) };
+                        plan.places = Some(places);
+                        self.source = Source::of(reply, plan.limit);
+                    }
+                    Err(kind) => self.fail(&kind),
+                },
+                Source::Raw(body) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+                    None => self.source = Source::Ended,
+                    Some(Ok(frame)) => self.out.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                    Some(Err(error)) => self.lose(&error),
+                },
+                Source::Whole(messages) => {
+                    let next = std::pin::pin!(messages.next()).poll(cx);
+                    match std::task::ready!(next) {
+                        Ok(Some(message)) => self.pass(&message),
+                        Ok(None) => self.finish(),
+                        Err(error) => self.lose(&error),
+                    }
+                }
+                Source::Events(body, framer) => match framer.next_frame() {
+                    Ok(Some(frame)) => self.pass_frame(frame),
+                    Ok(None) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+                        None => self.finish(),
+                        Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
+                        Some(Err(error)) => self.lose(&error),
+                    },
+                    Err(error) => self.lose(&Error::Protocol(error.to_string())),
+                },
+                Source::Channel(channel) => match std::task::ready!(channel.poll_recv(cx)) {
+                    Some(message) => self.pass(&message),
+                    None => self.finish(),
+                },
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
+    fn pass_frame(&mut self, frame: Bytes) {
+        let Some(plan) = &self.plan else { return };
+        let event = Event::parse(&frame);
+        self.resumable |= event.id.as_ref().is_some_and(|id| !id.is_empty());
+        if !event.has_message() {
+            if !(plan.drop_priming && event.data.is_some()) {
+                self.out.extend_from_slice(&sse::prefix_ids(frame, UPSTREAM_EVENT));
+            }
+            return;
+        }
+        let data = event.data.as_deref().unwrap_or_default();
+        let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+        let rewritten = plan.rewrite.as_ref().and_then(|rewrite| rewrite_message(data, &plan.id, rewrite));
+        let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
+        if let Some(message) = rewritten {
+            self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
+            self.last = message;
+        } else if plan.split_batches && is_array {
+            let members = jsonrpc::split_batch(data).unwrap_or_default();
+            for member in members {
+                self.out.extend_from_slice(&sse::write_event(id.as_deref(), member.get().as_bytes()));
+                self.last = Bytes::copy_from_slice(member.get().as_bytes());
+            }
+        } else {
+            self.last = match &event.data {
+                Some(std::borrow::Cow::Borrowed(data)) => frame.slice_ref(data),
+                Some(std::borrow::Cow::Owned(data)) => Bytes::copy_from_slice(data),
+                None => Bytes::new(),
+            };
+            self.out.extend_from_slice(&sse::prefix_ids(frame.clone(), UPSTREAM_EVENT));
+        }
+    }
+
+    /// Passes on one message as an event.
+    fn pass(&mut self, message: &Bytes) {
+        let rewrite = self.plan.as_ref().and_then(|plan| Some((plan.rewrite.as_ref()?, &plan.id)));
+        let rewritten = rewrite.and_then(|(rewrite, id)| rewrite_message(message, id, rewrite));
+        let message = rewritten.as_ref().unwrap_or(message);
+        self.out.extend_from_slice(&sse::write_event(None, message));
+        self.last = message.clone();
+    }
+
+    /// The upstream's stream has ended: if that was not the response, and nothing can be resumed, the client must hear
+    /// that nothing more will come.
+    fn finish(&mut self) {
+        self.source = Source::Ended;
+        let answered = |plan: &Plan| is_response(&self.last, &plan.id);
+        if !self.resumable && self.plan.as_ref().is_some_and(|plan| !answered(plan)) {
+            self.fail(&Kind::Fault(Fault::OutcomeUnknown));
+        }
+    }
+
+    /// The connection broke.
+    fn lose(&mut self, error: &Error) {
+        tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
+        self.finish();
+    }
+
+    /// Ends the stream with an error for the request.
+    fn fail(&mut self, kind: &Kind) {
+        self.source = Source::Ended;
+        if let Some(plan) = &self.plan {
+            let error = match kind {
+                Kind::Upstream { error, .. } => jsonrpc::raw_error_response(&plan.id, error),
+                other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
+            };
+            self.out.extend_from_slice(&sse::write_event(None, &error));
+        }
+    }
+}
+
+impl Source {
+    /// For a stream of events, whatever carries the reply.
+    fn of(reply: Reply, limit: usize) -> Self {
+        match reply {
+            Reply::Events(body) => Self::Events(body, Framer::new(limit)),
+            Reply::Messages(channel) => Self::Channel(channel),
+            json @ Reply::Json(_) => Self::Whole(Messages::of_reply(json, limit)),
+            Reply::Accepted => Self::Ended,
+        }
+    }
+}
+
+/// Before the ids of events that are the upstream's: they are resumed there.
+pub(super) const UPSTREAM_EVENT: &str = "u.";
+
+/// The message with its result changed, if it is the response to that request.
+fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
+    match Message::parse(message).ok()? {
+        Message::Response { id: Some(answered), outcome: Outcome::Result(result) } if answered == *id => {
+            rewrite(result.get()).map(|result| jsonrpc::response(id, &result))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a message answers a request. Anything with an error but no readable id counts as well.
+fn is_response(message: &[u8], id: &Id) -> bool {
+    match Message::parse(message) {
+        Ok(Message::Response { id: answered, .. }) => answered.is_none_or(|answered| answered == *id),
+        // A batch can hold the response; it is passed on whole only to clients that read batches.
+        Err(jsonrpc::Defect::Batch) => true,
+        _ => false,
+    }
+}
+
+impl HttpBody for Relay {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        if this.plan.as_ref().is_some_and(|plan| plan.cancelled.poll(cx)) {
+            // 2025-11-25 cancellation, "Behavior Requirements": no response is sent for a cancelled request.
+            this.source = Source::Ended;
+        }
+        // A JSON body that breaks off must not look complete.
+        if let Source::Raw(body) = &mut this.source {
+            let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
+            if !matches!(frame, Some(Ok(_))) {
+                this.source = Source::Ended;
+                this.plan = None;
+            }
+            return Poll::Ready(frame);
+        }
+        let filled = this.fill(cx);
+        let is_over = matches!(this.source, Source::Ended);
+        if !this.out.is_empty() {
+            if filled.is_pending() && this.yields < YIELDS {
+                this.yields += 1;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            this.yields = 0;
+            this.silent = false;
+            return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
+        }
+        if is_over {
+            this.plan = None;
+            return Poll::Ready(None);
+        }
+        std::task::ready!(this.tick.as_mut().poll(cx));
+        let now = Instant::now();
+        let deadline = this.plan.as_ref().map_or(now, |plan| plan.deadline);
+        if now >= deadline {
+            if let Some(on_deadline) = this.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
+                on_deadline();
+            }
+            this.fail(&Kind::Fault(Fault::Deadline { started: true }));
+            return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
+        }
+        this.tick.as_mut().reset((now + KEEP_ALIVE).min(deadline));
+        let was_silent = std::mem::replace(&mut this.silent, true);
+        cx.waker().wake_by_ref();
+        if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if let Source::Raw(body) = &self.source { body.size_hint() } else { SizeHint::default() }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Raw(body) => body.is_end_stream(),
+            Source::Ended => self.out.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Relay {
+    /// 2025-11-25 transports, "Sending Messages to the Server" 7: a disconnect is not a cancel. What can't be resumed
+    /// is read to its end, so that the upstream is not told otherwise.
+    fn drop(&mut self) {
+        let source = std::mem::replace(&mut self.source, Source::Ended);
+        let Some(plan) = self.plan.take() else { return };
+        if matches!(source, Source::Ended) || self.resumable {
+            return;
+        }
+        let jobs = plan.jobs.clone();
+        jobs.spawn("drain", drain(source, plan));
+    }
+}
+
+async fn drain(source: Source, plan: Plan) {
+    let reading = async {
+        let mut kept = None;
+        let reply = match source {
+            Source::Waiting(sending) => match sending.await {
+                Ok((reply, places)) => {
+                    kept.replace(places);
+                    reply
+                }
+                Err(_) => return,
+            },
+            Source::Raw(body) => Reply::Json(body),
+            Source::Events(body, _) => Reply::Events(body),
+            Source::Channel(channel) => Reply::Messages(channel),
+            Source::Whole(mut messages) => return while let Ok(Some(_)) = messages.next().await {},
+            Source::Ended => return,
+        };
+        match reply {
+            Reply::Json(mut body) | Reply::Events(mut body) => while let Some(Ok(_)) = body.frame().await {},
+            Reply::Messages(mut channel) => while channel.recv().await.is_some() {},
+            Reply::Accepted => {}
+        }
+    };
+    let cancelled = std::future::poll_fn(|cx| if plan.cancelled.poll(cx) { Poll::Ready(()) } else { Poll::Pending });
+    tokio::select! {
+        () = reading => {}
+        () = cancelled => {}
+        () = plan.jobs.stopping().cancelled() => {}
+        () = tokio::time::sleep_until(plan.deadline) => {
+            if let Some(on_deadline) = plan.on_deadline {
+                on_deadline();
+            }
+        }
+    }
+}
+
+/// A call on its way upstream that goes on when its client goes away.
+pub(super) struct Detached {
+    parts: Option<(Sending, Plan)>,
+}
+
+impl Detached {
+    /// A call that has been sent, or waits for its place.
+    #[must_use]
+    pub(super) fn new(sending: Sending, plan: Plan) -> Self {
+        Self { parts: Some((sending, plan)) }
+    }
+
+    /// Waits for the reply at most until `limit`; then gives everything back.
+    pub(super) async fn reply(mut self, limit: Instant) -> Waited {
+        let cancelled_or_reply = std::future::poll_fn(|cx| {
+            let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
+            if plan.cancelled.poll(cx) {
+                return Poll::Ready(None);
+            }
+            sending.as_mut().poll(cx).map(Some)
+        });
+        let waited = tokio::time::timeout_at(limit, cancelled_or_reply).await;
+        let parts = self.parts.take();
+        match (waited, parts) {
+            (Ok(Some(Ok((reply, places)))), Some((_, mut plan))) => {
+                plan.places = Some(places);
+                Waited::Replied(reply, plan)
+            }
+            (Ok(Some(Err(kind))), _) => Waited::Failed(kind),
+            (Err(_), Some((sending, plan))) => Waited::Late(sending, plan),
+            (Ok(_), _) | (Err(_), None) => Waited::Cancelled,
+        }
+    }
+}
+
+/// What came of waiting for a reply.
+pub(super) enum Waited {
+    /// It came.
+    Replied(Reply, Plan),
+    /// There will be none.
+    Failed(Kind),
+    /// It is late.
+    Late(Sending, Plan),
+    /// The client cancelled the request.
+    Cancelled,
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        if let Some((sending, plan)) = self.parts.take() {
+            let jobs = plan.jobs.clone();
+            jobs.spawn("drain", drain(Source::Waiting(sending), plan));
+        }
+    }
+}
+
+/// A stream of events that the gateway itself fills.
+pub(super) struct EventStream {
+    events: mpsc::Receiver<Bytes>,
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    tick: Pin<Box<Sleep>>,
+    silent: bool,
+    is_over: bool,
+    _held: Box<dyn Send>,
+}
+
+impl EventStream {
+    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
+    #[must_use]
+    pub(super) fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
+        let tick = Box::pin(tokio::time::sleep(KEEP_ALIVE));
+        let ended = Box::pin(async move {
+            if ends.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
+        });
+        Self { events, ended, tick, silent: true, is_over: false, _held: held }
+    }
+}
+
+impl HttpBody for EventStream {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        match this.events.poll_recv(cx) {
+            Poll::Ready(Some(first)) => {
+                this.silent = false;
+                return Poll::Ready(Some(Ok(Frame::data(join(first, &mut this.events)))));
+            }
+            Poll::Ready(None) => {
+                this.is_over = true;
+                return Poll::Ready(None);
+            }
+            Poll::Pending => {}
+        }
+        if this.ended.as_mut().poll(cx).is_ready() {
+            this.is_over = true;
+            return Poll::Ready(None);
+        }
+        std::task::ready!(this.tick.as_mut().poll(cx));
+        this.tick.as_mut().reset(Instant::now() + KEEP_ALIVE);
+        cx.waker().wake_by_ref();
+        let was_silent = std::mem::replace(&mut this.silent, true);
+        if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
+    }
+}
+
+/// One write for all events that are there already.
+fn join(first: Bytes, events: &mut mpsc::Receiver<Bytes>) -> Bytes {
+    let Ok(second) = events.try_recv() else { return first };
+    let mut joined = BytesMut::from(first);
+    joined.extend_from_slice(&second);
+    while joined.len() < JOINED
+        && let Ok(next) = events.try_recv()
+    {
+        joined.extend_from_slice(&next);
+    }
+    joined.freeze()
+}
+
+macro_rules! opaque_debug {
+    ($($type:ident),*) => {$(
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+opaque_debug!(Plan, Relay, Detached, Waited, EventStream);

@@ -1,0 +1,407 @@
+//! The sessions that clients hold: what a sealed session id says, and what happens on a session right now.
+//!
+//! The id carries all that outlives a restart; the table here keeps only what is alive. A session is one client's,
+//! with one upstream session of its own behind it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dashmap::{DashMap, DashSet};
+use futures_util::task::AtomicWaker;
+use tokio::sync::{RwLock, mpsc};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::clock::{Clock, Timestamp};
+use crate::jsonrpc::Id;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::version::ProtocolVersion;
+use crate::metrics::{Counted, RouteMetrics};
+use crate::seal::{MAX_PLAIN, Purpose, Sealer};
+use crate::task::{Owner, SessionNumber, TaskId};
+use crate::tenant::Principal;
+use crate::upstream::SessionKey;
+
+use super::Route;
+
+/// How sessions live.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// After how long without a request, an open stream or an unfinished task a session is ended.
+    pub idle: Duration,
+    /// How many there may be.
+    pub max: usize,
+}
+
+/// What `initialize` settled.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// [`Principal::digest`] of the one whose session it is.
+    pub principal: [u8; 16],
+    /// The version spoken with the client.
+    pub version: ProtocolVersion,
+    /// The conversation behind it.
+    pub upstream: SessionKey,
+    /// What the client can answer.
+    pub client: ClientCapabilities,
+}
+
+/// One client's session.
+#[derive(Debug)]
+pub struct Session {
+    /// Its number, unguessable.
+    pub number: SessionNumber,
+    /// What was settled for it.
+    pub terms: Terms,
+    /// The sealed id.
+    pub token: Arc<str>,
+    /// Cancelled when the session has ended.
+    pub ended: CancellationToken,
+    /// Shared by calls, alone for those of exclusive tools.
+    pub exclusive: Arc<RwLock<()>>,
+    last_seen: AtomicU64,
+    open_streams: AtomicUsize,
+    live: Mutex<Live>,
+    _counted: Counted,
+}
+
+/// What goes on in a session at this moment.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Plain calls in flight, by the client's ids.
+    pub plain: Vec<(Id, Arc<CancelFlag>)>,
+    /// Held calls that the upstream has seen.
+    pub held: HashMap<TaskId, Held>,
+    /// Unfinished tasks, those in the queue included.
+    pub unfinished: usize,
+    /// Blocked `tasks/result` requests.
+    pub waits: Vec<(Id, CancellationToken)>,
+    /// Open GET streams, oldest first.
+    pub streams: Vec<Stream>,
+    /// Stops the job that reads the upstream's standalone stream, while there is one.
+    pub listener: Option<CancellationToken>,
+    /// The upstream has no standalone stream.
+    pub listening_refused: bool,
+}
+
+impl Live {
+    /// The tasks whose calls are held here, with their owners.
+    #[must_use]
+    pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
+        self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
+    }
+}
+
+/// A held call as the session knows it.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Whose task it is.
+    pub owner: Arc<Owner>,
+    /// Its progress token upstream, as JSON text; the same as its request id.
+    pub token: Box<str>,
+    /// Takes messages for it that arrive elsewhere than on its own stream.
+    pub side: mpsc::Sender<Bytes>,
+}
+
+/// One of a client's streams.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// Its number within the gateway.
+    pub number: u64,
+    /// Takes events, ready to be sent.
+    pub events: mpsc::Sender<Bytes>,
+}
+
+/// Says to a waiting body that its request was cancelled.
+#[derive(Debug, Default)]
+pub struct CancelFlag {
+    set: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl CancelFlag {
+    /// Cancels.
+    pub fn cancel(&self) {
+        self.set.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether it was cancelled; if not, the task is woken when it is.
+    pub fn poll(&self, cx: &std::task::Context<'_>) -> bool {
+        self.waker.register(cx.waker());
+        self.set.load(Ordering::Acquire)
+    }
+}
+
+impl Session {
+    /// What goes on in it. Held only for a few instructions.
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the client is there.
+    pub fn touch(&self, now: Timestamp) {
+        self.last_seen.fetch_max(now.as_millis(), Ordering::Relaxed);
+    }
+
+    /// Keeps the session from being idle while a stream is open.
+    #[must_use]
+    pub fn open_stream(self: &Arc<Self>, clock: Clock) -> OpenStream {
+        self.open_streams.fetch_add(1, Ordering::Relaxed);
+        OpenStream { session: Arc::clone(self), clock }
+    }
+
+    fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
+        let seen = Timestamp::from_millis(self.last_seen.load(Ordering::Relaxed));
+        if now.since(seen) < idle || self.open_streams.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let live = self.live();
+        live.unfinished == 0 && live.plain.is_empty()
+    }
+}
+
+/// An open stream of a session; dropping it closes it.
+#[derive(Debug)]
+pub struct OpenStream {
+    session: Arc<Session>,
+    clock: Clock,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.session.touch(self.clock.now());
+        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why there is no new session.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// There are as many as may be.
+    Full(usize),
+    /// The upstream's session id is too long to be carried in ours.
+    TooLong,
+}
+
+/// Room for one session, kept while it is opened and given back when it is not.
+#[derive(Debug)]
+pub struct Room {
+    taken: Arc<AtomicUsize>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Every session that is alive here.
+#[derive(Debug)]
+pub struct Sessions {
+    config: Config,
+    sealer: Arc<Sealer>,
+    clock: Clock,
+    /// Sessions older than this process may be taken up again by their token.
+    started: Timestamp,
+    /// Sessions that are being opened.
+    opening: Arc<AtomicUsize>,
+    by_token: DashMap<Arc<str>, Arc<Session>>,
+    by_number: DashMap<SessionNumber, Arc<Session>>,
+    /// Taken-up sessions that have ended: their tokens would open again.
+    ended_here: DashSet<SessionNumber>,
+}
+
+impl Sessions {
+    /// An empty table.
+    #[must_use]
+    pub fn new(config: Config, sealer: Arc<Sealer>, clock: Clock) -> Self {
+        Self {
+            config,
+            sealer,
+            clock,
+            started: clock.now(),
+            opening: Arc::default(),
+            by_token: DashMap::new(),
+            by_number: DashMap::new(),
+            ended_here: DashSet::new(),
+        }
+    }
+
+    /// Takes room for a session that is to be opened, so that not more upstream sessions are opened than may be.
+    ///
+    /// # Errors
+    /// [`NoRoom::Full`]
+    pub fn reserve(&self) -> Result<Room, NoRoom> {
+        let before = self.opening.fetch_add(1, Ordering::Relaxed);
+        let room = Room { taken: Arc::clone(&self.opening) };
+        if self.by_number.len() + before >= self.config.max { Err(NoRoom::Full(self.config.max)) } else { Ok(room) }
+    }
+
+    /// Makes a session where there is room.
+    ///
+    /// # Errors
+    /// [`NoRoom::TooLong`]; the caller ends the upstream's session then.
+    pub fn create(&self, room: Room, terms: Terms, metrics: &RouteMetrics) -> Result<Arc<Session>, NoRoom> {
+        let number = Uuid::new_v4().as_u128();
+        let now = self.clock.now();
+        let plain = encode(number, now, &terms);
+        if plain.len() > MAX_PLAIN {
+            return Err(NoRoom::TooLong);
+        }
+        let token = self.sealer.seal(Purpose::Session, &plain);
+        let session = self.insert(number, token.into(), terms, metrics.session());
+        drop(room);
+        Ok(session)
+    }
+
+    /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.
+    #[must_use]
+    pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
+        let session = match self.by_token.get(token) {
+            Some(session) => Arc::clone(&session),
+            None => self.take_up(token, route)?,
+        };
+        let is_theirs = session.terms.route == route.name && session.terms.principal == principal.digest();
+        if !is_theirs || session.ended.is_cancelled() {
+            return None;
+        }
+        session.touch(self.clock.now());
+        Some(session)
+    }
+
+    /// A session by its number, while it is alive.
+    #[must_use]
+    pub fn by_number(&self, number: SessionNumber) -> Option<Arc<Session>> {
+        self.by_number.get(&number).map(|session| Arc::clone(&session))
+    }
+
+    /// Ends a session: its streams close, its id is unknown from now on. Says whether this call ended it.
+    pub fn end(&self, session: &Session) -> bool {
+        if self.by_number.remove(&session.number).is_none() {
+            return false;
+        }
+        self.by_token.remove(&session.token);
+        if let Some((_, issued, _)) = self.sealer.open(Purpose::Session, &session.token).as_deref().and_then(decode)
+            && issued < self.started
+        {
+            self.ended_here.insert(session.number);
+        }
+        session.ended.cancel();
+        let mut live = session.live();
+        live.streams.clear();
+        if live.unfinished == 0 {
+            live.listener.take().iter().for_each(CancellationToken::cancel);
+        }
+        true
+    }
+
+    /// Sessions that nobody has used for so long that they are to be ended.
+    #[must_use]
+    pub fn idle(&self) -> Vec<Arc<Session>> {
+        let now = self.clock.now();
+        let idle = |session: &Arc<Session>| session.is_idle(now, self.config.idle);
+        self.by_number.iter().filter(|entry| idle(entry.value())).map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// Every live session.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.by_number.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// How often to look for idle ones.
+    #[must_use]
+    pub fn idle_check(&self) -> Duration {
+        (self.config.idle / 10).clamp(Duration::from_millis(50), Duration::from_secs(30))
+    }
+
+    /// How many are alive.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    /// Opens an id from before this process, made with a key that is still in use.
+    fn take_up(&self, token: &str, route: &Route) -> Option<Arc<Session>> {
+        let plain = self.sealer.open(Purpose::Session, token)?;
+        let (number, issued, terms) = decode(&plain)?;
+        // Whatever this process gave out and no longer knows has ended.
+        if issued >= self.started || terms.route != route.name || self.ended_here.contains(&number) {
+            return None;
+        }
+        Some(self.insert(number, token.into(), terms, route.metrics.session()))
+    }
+
+    fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms, counted: Counted) -> Arc<Session> {
+        let session = self.by_number.entry(number).or_insert_with(|| {
+            Arc::new(Session {
+                number,
+                terms,
+                token: Arc::clone(&token),
+                ended: CancellationToken::new(),
+                exclusive: Arc::default(),
+                last_seen: AtomicU64::new(self.clock.now().as_millis()),
+                open_streams: AtomicUsize::new(0),
+                live: Mutex::default(),
+                _counted: counted,
+            })
+        });
+        let session = Arc::clone(&session);
+        self.by_token.insert(token, Arc::clone(&session));
+        session
+    }
+}
+
+/// The layout's number, so that a later one can be told apart.
+const LAYOUT: u8 = 1;
+
+fn encode(number: SessionNumber, issued: Timestamp, terms: &Terms) -> Vec<u8> {
+    let mut out = vec![LAYOUT];
+    out.extend(number.to_be_bytes());
+    out.extend(issued.as_millis().to_be_bytes());
+    out.extend(terms.principal);
+    out.push(terms.version as u8);
+    out.push(terms.upstream.version as u8);
+    out.push(terms.client.to_bits());
+    out.push(u8::from(terms.upstream.id.is_some()));
+    let route = terms.route.as_bytes();
+    out.extend(u16::try_from(route.len()).unwrap_or(u16::MAX).to_be_bytes());
+    out.extend(route);
+    out.extend(terms.upstream.id.as_deref().unwrap_or_default().as_bytes());
+    out
+}
+
+fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
+    let (layout, rest) = plain.split_first()?;
+    if *layout != LAYOUT {
+        return None;
+    }
+    let (number, rest) = rest.split_first_chunk::<16>()?;
+    let (issued, rest) = rest.split_first_chunk::<8>()?;
+    let (principal, rest) = rest.split_first_chunk::<16>()?;
+    let ([version, upstream, client, has_id], rest) = rest.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let (route, id) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    let spoken = |number: u8| ProtocolVersion::ALL.get(usize::from(number)).copied();
+    let id = (*has_id == 1).then(|| std::str::from_utf8(id).map(Arc::from)).transpose().ok()?;
+    let terms = Terms {
+        route: std::str::from_utf8(route).ok()?.into(),
+        principal: *principal,
+        version: spoken(*version)?,
+        upstream: SessionKey { id, version: spoken(*upstream)? },
+        client: ClientCapabilities::from_bits(*client),
+    };
+    Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))
+}

@@ -1,0 +1,143 @@
+//! GET: the session's standalone stream, and streams that are taken up again after their connection broke.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::jsonrpc::Id;
+use crate::upstream::Listening;
+
+use super::call::{Answer, Call};
+use super::listener::LISTENER_EVENT;
+use super::rejection::{Kind, Rejection};
+use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
+use super::session::{CancelFlag, OpenStream, Session};
+use super::tasks::TASK_EVENT;
+use super::{Gateway, Route, over, owner};
+
+/// Events that may wait for a slow reader before they are dropped.
+const WAITING_EVENTS: usize = 256;
+/// Standalone streams of one session; clients open one.
+const MAX_STREAMS: usize = 8;
+
+impl Gateway {
+    /// Opens a stream.
+    ///
+    /// # Errors
+    /// [`Rejection`]: no session, or an event id after which nothing can be resumed.
+    pub async fn get(self: &Arc<Self>, call: Call) -> Result<Answer, Rejection> {
+        self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+        let session = self.session(&call)?;
+        let unusable = Kind::Unusable("No stream can be resumed after this Last-Event-ID");
+        match call.last_event_id.as_deref() {
+            None => Ok(self.standalone(&call.route, &session, None)),
+            Some(id) => {
+                if let Some(id) = id.strip_prefix(LISTENER_EVENT) {
+                    return Ok(self.standalone(&call.route, &session, Some(id.to_owned())));
+                }
+                if let Some(id) = id.strip_prefix(TASK_EVENT) {
+                    let (task, request, is_last) = self.open_event(id).ok_or(unusable)?;
+                    let owner = owner(&call.principal, &call.route);
+                    let found = self.ledger.get(&owner, task).await.map_err(Kind::from)?;
+                    if is_last || found.is_none() {
+                        // An empty stream would be asked for again and again.
+                        return Err(Kind::Unusable("This stream has been delivered to its end").into());
+                    }
+                    return Ok(self.result_stream(&call.route, &session, owner, task, request));
+                }
+                let id = id.strip_prefix(UPSTREAM_EVENT).ok_or(unusable)?;
+                Ok(self.resume(&call.route, &session, id).await?)
+            }
+        }
+    }
+
+    /// The client's stream for whatever belongs to no request: fed by the upstream's, and by the session's tasks.
+    fn standalone(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        session: &Arc<Session>,
+        last_event_id: Option<String>,
+    ) -> Answer {
+        let (events, receiver) = mpsc::channel(WAITING_EVENTS);
+        let stream = self.deliveries.stream(events);
+        {
+            let mut live = session.live();
+            if live.streams.len() >= MAX_STREAMS {
+                // The oldest ends, as if its connection had broken.
+                live.streams.remove(0);
+            }
+            live.streams.push(stream.clone());
+        }
+        self.listen(route, session, last_event_id);
+        let held = session.live().owners();
+        if !held.is_empty() {
+            let gateway = Arc::clone(self);
+            self.jobs.spawn("offer", async move {
+                for (task, owner) in held {
+                    if let Ok(Some(task)) = gateway.ledger.get(&owner, task).await {
+                        gateway.deliveries.offer(&gateway.ledger, &task).await;
+                    }
+                }
+            });
+        }
+        let guard = StandaloneGuard {
+            gateway: Arc::clone(self),
+            session: Arc::clone(session),
+            number: stream.number,
+            _opened: (session.open_stream(self.clock), route.metrics.stream()),
+        };
+        Answer::Events(
+            EventStream::new(receiver, vec![session.ended.clone(), self.closing.clone()], Box::new(guard))
+                .boxed_unsync(),
+        )
+    }
+
+    /// The rest of an upstream's stream.
+    async fn resume(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        session: &Arc<Session>,
+        last_event_id: &str,
+    ) -> Result<Answer, Kind> {
+        let listening = route.upstream.listen(&session.terms.upstream, Some(last_event_id)).await?;
+        let Listening::Events(body) = listening else {
+            return Err(Kind::Unusable("The server behind the gateway resumes no streams"));
+        };
+        let (version, upstream) = (session.terms.version, session.terms.upstream.version);
+        let plan = Plan {
+            id: Id::number(0),
+            limit: route.max_message,
+            drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
+            split_batches: upstream.has_batches() && !version.has_batches(),
+            rewrite: None,
+            deadline: Instant::now() + route.tools.otherwise.deadline,
+            cancelled: Arc::new(CancelFlag::default()),
+            jobs: self.jobs.clone(),
+            registration: Box::new((session.open_stream(self.clock), route.metrics.stream())),
+            places: None,
+            on_deadline: None,
+        };
+        Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
+    }
+}
+
+/// Takes the stream out of its session when the client is gone, and gives back what it had claimed.
+struct StandaloneGuard {
+    gateway: Arc<Gateway>,
+    session: Arc<Session>,
+    number: u64,
+    _opened: (OpenStream, crate::metrics::Counted),
+}
+
+impl Drop for StandaloneGuard {
+    fn drop(&mut self) {
+        self.session.live().streams.retain(|stream| stream.number != self.number);
+        Gateway::listen_no_more(&self.session);
+        let (gateway, number) = (Arc::clone(&self.gateway), self.number);
+        self.gateway.jobs.spawn("release", async move {
+            gateway.deliveries.release(&gateway.ledger, number).await;
+        });
+    }
+}

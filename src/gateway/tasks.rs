@@ -1,0 +1,262 @@
+//! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of the core dialect (2025-11-25 tasks).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Timestamp;
+use crate::jsonrpc::{self, Id, string_value};
+use crate::seal::Purpose;
+use crate::sse;
+use crate::task::dialect::core::{self, Payload};
+use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, Task, TaskId};
+
+use super::call::{Answer, Call};
+use super::rejection::{Fault, Kind};
+use super::relay::EventStream;
+use super::session::{Session, Stream};
+use super::{Gateway, Request, Route, owner};
+
+/// Tasks on one page of `tasks/list`.
+const PAGE: usize = 50;
+/// Events that may wait for a slow reader before they are dropped.
+const WAITING_EVENTS: usize = 64;
+/// How soon a client that lost a stream should come back, in milliseconds.
+const RETRY_MS: u64 = 1000;
+/// Before the ids of events on `tasks/result` streams.
+pub(super) const TASK_EVENT: &str = "t.";
+/// The one answer for tasks that are unknown, somebody else's or expired.
+const NOT_FOUND: Kind = Kind::Params("Task not found");
+
+impl Gateway {
+    async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
+        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
+        self.ledger.get(owner, id).await?.ok_or(NOT_FOUND)
+    }
+
+    /// The task as it is now ("Getting Tasks").
+    pub(super) async fn tasks_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
+        let task = self.find(&owner(&call.principal, &call.route), request).await?;
+        Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task))))
+    }
+
+    /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
+    pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
+        let owner = owner(&call.principal, &call.route);
+        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
+        match self.end_task(&owner, id, Finish::cancelled(None)).await {
+            Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
+            Err(ApplyError::NotFound) => Err(NOT_FOUND),
+            Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
+            Err(ApplyError::Store(error)) => Err(error.into()),
+        }
+    }
+
+    /// The caller's tasks on this route, page by page ("Listing Tasks").
+    pub(super) async fn tasks_list(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
+        let owner = owner(&call.principal, &call.route);
+        let bad = Kind::Params("The cursor is not one that was given out for this list");
+        let after = match request.params.cursor {
+            None => None,
+            Some(cursor) => {
+                let position = string_value(cursor.get()).and_then(|cursor| self.open_cursor(&cursor, call));
+                Some(position.ok_or(bad)?)
+            }
+        };
+        let mut tasks = self.ledger.list(&owner, after, PAGE + 1).await?;
+        let next = (tasks.len() > PAGE).then(|| {
+            tasks.truncate(PAGE);
+            tasks.last().map(|last| self.seal_cursor(&Position::of(last), call))
+        });
+        let tasks = tasks.iter().map(Arc::as_ref);
+        let result = core::list_result(tasks, next.flatten().as_deref());
+        Ok(Answer::json(jsonrpc::response(&request.id, &result)))
+    }
+
+    /// A cursor is bound to its owner, so that nobody learns from another's.
+    fn seal_cursor(&self, position: &Position, call: &Call) -> String {
+        let text = format!("{}\n{}\n{}", position.created_at.as_millis(), position.id, call.route.name);
+        let plain = [call.principal.digest().as_slice(), text.as_bytes()].concat();
+        self.sealer.seal(Purpose::Cursor, &plain)
+    }
+
+    fn open_cursor(&self, cursor: &str, call: &Call) -> Option<Position> {
+        let plain = self.sealer.open(Purpose::Cursor, cursor)?;
+        let (digest, text) = plain.split_first_chunk::<16>()?;
+        let text = std::str::from_utf8(text).ok()?;
+        let (created_at, rest) = text.split_once('\n')?;
+        let (id, route) = rest.split_once('\n')?;
+        let is_theirs = *digest == call.principal.digest() && *route == *call.route.name;
+        let created_at = Timestamp::from_millis(created_at.parse().ok()?);
+        is_theirs.then_some(Position { created_at, id: TaskId::parse(id)? })
+    }
+
+    /// What the call came to: at once when it is over, else on a stream that waits for it and carries the upstream's
+    /// questions meanwhile ("Retrieving Task Results", "Input Required Status").
+    pub(super) async fn tasks_result(
+        self: &Arc<Self>,
+        call: &Call,
+        session: &Arc<Session>,
+        request: &Request<'_>,
+    ) -> Result<Answer, Kind> {
+        let owner = owner(&call.principal, &call.route);
+        let task = self.find(&owner, request).await?;
+        if task.state.is_ended() {
+            let message = self.outcome_message(&owner, &task, &request.id).await?;
+            self.note_read(&task).await;
+            return Ok(Answer::json(message));
+        }
+        if call.accept.events {
+            return Ok(self.result_stream(&call.route, session, owner, task.id, request.id.clone()));
+        }
+        let wait = Wait::begin(session, request.id.clone());
+        tokio::select! {
+            ended = self.ledger.wait(&owner, task.id, |_| false) => {
+                let task = ended?.ok_or(NOT_FOUND)?;
+                let message = self.outcome_message(&owner, &task, &request.id).await?;
+                self.note_read(&task).await;
+                Ok(Answer::json(message))
+            }
+            () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
+            () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
+        }
+    }
+
+    /// The message that answers `tasks/result` for a task that is over.
+    async fn outcome_message(&self, owner: &Owner, task: &Task, id: &Id) -> Result<Bytes, Kind> {
+        if task.state == State::Ended(Ending::Cancelled) {
+            return Err(Kind::Cancelled(task.id));
+        }
+        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(NOT_FOUND)?;
+        Ok(match core::outcome(&outcome, task.id) {
+            Payload::Result(result) => jsonrpc::response(id, &result),
+            Payload::Error(error) => jsonrpc::raw_error_response(id, &error),
+        })
+    }
+
+    /// A stream that ends with the answer to `tasks/result`. It needs no buffer: whoever takes it up again gets the open
+    /// questions and the outcome once more.
+    pub(super) fn result_stream(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        session: &Arc<Session>,
+        owner: Owner,
+        task: TaskId,
+        id: Id,
+    ) -> Answer {
+        let (events, receiver) = mpsc::channel(WAITING_EVENTS);
+        let stream = self.deliveries.stream(events);
+        let opened = (session.open_stream(self.clock), route.metrics.stream());
+        let job = ResultJob {
+            gateway: Arc::clone(self),
+            session: Arc::clone(session),
+            wait: Wait::begin(session, id.clone()),
+            owner,
+            task,
+            id,
+            stream,
+        };
+        self.jobs.spawn("tasks/result", job.run());
+        Answer::Events(EventStream::new(receiver, Vec::new(), Box::new(opened)).boxed_unsync())
+    }
+
+    /// The event id from which a `tasks/result` stream can be taken up.
+    fn seal_event(&self, task: TaskId, id: &Id, is_last: bool) -> String {
+        let plain = format!("{task}\n{}\n{}", u8::from(is_last), id.as_json());
+        format!("{TASK_EVENT}{}", self.sealer.seal(Purpose::EventId, plain.as_bytes()))
+    }
+
+    /// Reads such an id: the task, the request, and whether nothing comes after it.
+    pub(super) fn open_event(&self, event_id: &str) -> Option<(TaskId, Id, bool)> {
+        let plain = self.sealer.open(Purpose::EventId, event_id)?;
+        let mut parts = std::str::from_utf8(&plain).ok()?.splitn(3, '\n');
+        let task = TaskId::parse(parts.next()?)?;
+        let is_last = parts.next()? == "1";
+        Some((task, Id::from_json(parts.next()?).ok()?, is_last))
+    }
+
+    /// Notes in the audit log that a result was fetched, the first time.
+    async fn note_read(&self, task: &Task) {
+        if !self.ledger.note_read(&task.owner, task.id).await.unwrap_or(false) {
+            return;
+        }
+        let Owner { tenant, issuer, subject, route, .. } = &*task.owner;
+        tracing::info!(target: "audit", event = "result_read", %tenant, %issuer, %subject, %route, tool = %task.tool, task = %task.id);
+    }
+}
+
+/// A blocked `tasks/result` that its client can cancel (2025-11-25 cancellation).
+struct Wait {
+    session: Arc<Session>,
+    cancelled: CancellationToken,
+    id: Id,
+}
+
+impl Wait {
+    fn begin(session: &Arc<Session>, id: Id) -> Self {
+        let cancelled = session.ended.child_token();
+        session.live().waits.push((id.clone(), cancelled.clone()));
+        Self { session: Arc::clone(session), cancelled, id }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        // Another request of the same id may have begun; the oldest is this one's.
+        let mut live = self.session.live();
+        if let Some(place) = live.waits.iter().position(|(id, _)| *id == self.id) {
+            live.waits.remove(place);
+        }
+    }
+}
+
+/// Feeds one `tasks/result` stream.
+struct ResultJob {
+    gateway: Arc<Gateway>,
+    session: Arc<Session>,
+    wait: Wait,
+    owner: Owner,
+    task: TaskId,
+    id: Id,
+    stream: Stream,
+}
+
+impl ResultJob {
+    async fn run(self) {
+        let Self { gateway, session, .. } = &self;
+        let priming = sse::write_priming(&gateway.seal_event(self.task, &self.id, false), RETRY_MS);
+        let stream = self.stream.clone();
+        if stream.events.send(priming).await.is_ok() {
+            gateway.deliveries.attach(self.task, stream.clone(), session.terms.client);
+            if let Ok(Some(task)) = gateway.ledger.get(&self.owner, self.task).await {
+                gateway.deliveries.offer(&gateway.ledger, &task).await;
+            }
+            let end = tokio::select! {
+                end = self.outcome() => Some(end),
+                () = stream.events.closed() => None,
+                () = self.wait.cancelled.cancelled() => None,
+            };
+            gateway.deliveries.detach(self.task, stream.number);
+            if let Some(end) = end {
+                let id = gateway.seal_event(self.task, &self.id, true);
+                drop(stream.events.send(sse::write_event(Some(&id), &end)).await);
+            }
+        }
+        gateway.deliveries.release(&gateway.ledger, stream.number).await;
+    }
+
+    /// Waits for the end of the task; the message that answers the request.
+    async fn outcome(&self) -> Bytes {
+        let Self { gateway, owner, task, id, .. } = self;
+        let message = async {
+            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(NOT_FOUND)?;
+            let message = gateway.outcome_message(owner, &ended, id).await?;
+            gateway.note_read(&ended).await;
+            Ok::<_, Kind>(message)
+        };
+        message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
+    }
+}

@@ -1,0 +1,193 @@
+//! `tools/list`, which says what can be a task, and `tools/call`, where one begins.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::{self, Id, Object, string_value};
+use crate::mcp::RELATED_TASK;
+use crate::task::dialect::core;
+use crate::task::{NewTask, Task};
+
+use super::call::{Answer, Call};
+use super::forward::Manner;
+use super::held::HeldCall;
+use super::policy::{Support, TaskPolicy, ToolPolicy};
+use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::relay::Rewrite;
+use super::session::Session;
+use super::{Gateway, Request, RetryAfter, owner};
+
+impl Gateway {
+    /// Lists tools, on every page with what the route says of each (2025-11-25 tasks, "Tool-Level Negotiation").
+    pub(super) async fn tools_list(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        request: Request<'_>,
+    ) -> Result<Answer, Kind> {
+        let has_tasks = session.terms.version.has_tasks();
+        let rewrite: Option<Rewrite> = if has_tasks || !call.route.tools.permits_all() {
+            let route = Arc::clone(&call.route);
+            Some(Arc::new(move |result| list_for_client(result, &route.tools, has_tasks)))
+        } else {
+            None
+        };
+        self.forward_in(call, session, request, Manner { rewrite, ..Manner::default() }).await
+    }
+
+    /// Calls a tool: plainly, or as a task.
+    pub(super) async fn tools_call(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        request: Request<'_>,
+    ) -> Result<Answer, Kind> {
+        let name = request.params.name.and_then(|name| string_value(name.get()));
+        let Some(name) = name else {
+            return Err(Kind::Params("`name` must be a string"));
+        };
+        if !call.route.tools.permits(&name) {
+            return Err(Kind::Params("Unknown tool"));
+        }
+        let route = Arc::clone(&call.route);
+        let policy = route.tools.of(&name);
+        let has_tasks = session.terms.version.has_tasks();
+        match (request.params.task, policy.support) {
+            // 2025-11-25 tasks, "Tool-Level Negotiation" 2: -32601 in both cases.
+            (None, Support::Required) if has_tasks => Err(Kind::NotServed("This tool can only be called as a task")),
+            (Some(_), Support::Forbidden) if has_tasks => Err(Kind::NotServed("This tool can't be called as a task")),
+            (Some(task), _) if has_tasks => self.create(call, &session, &request, &name, task, policy).await,
+            _ => {
+                let manner = Manner { exclusive: policy.exclusive, deadline: Some(policy.deadline), rewrite: None };
+                self.forward_in(call, session, request, manner).await
+            }
+        }
+    }
+
+    /// Makes the task and answers at once; the upstream is called by a job that nobody's connection owns.
+    #[expect(clippy::too_many_arguments, reason = "each is one thing that the call was found to be")]
+    async fn create(
+        self: &Arc<Self>,
+        call: Call,
+        session: &Arc<Session>,
+        request: &Request<'_>,
+        tool: &str,
+        task: &RawValue,
+        policy: &TaskPolicy,
+    ) -> Result<Answer, Kind> {
+        let requested = core::requested_ttl(task.get()).map_err(Kind::Params)?;
+        if request.params.arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
+            return Err(Kind::Params("`arguments` must be an object"));
+        }
+        if self.is_draining() {
+            return Err(Fault::Shutdown.into());
+        }
+        let limits = self.limits.of(&call.principal.tenant);
+        self.rates.check_create(&call.principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
+            reason: "creates",
+            limit: self.rates.create_burst(&call.principal.tenant).unwrap_or_default().into(),
+            retry_after: retry_after.max(QUOTA_RETRY / 1000),
+        })?;
+        let progress_token = request.params.progress_token();
+        let new = NewTask {
+            owner: Arc::new(owner(&call.principal, &call.route)),
+            tool: tool.into(),
+            session: session.number,
+            progress_token,
+            ttl: policy.granted_ttl(requested),
+            poll_interval: policy.poll_interval,
+            deadline: policy.deadline,
+        };
+        let wants_progress = new.progress_token.is_some();
+        let task = self.ledger.create(new, limits).await?;
+        let id = self.mint();
+        let held = HeldCall {
+            gateway: Arc::clone(self),
+            route: call.route,
+            session: Arc::clone(session),
+            params: params_for_upstream(request, &id, wants_progress),
+            id,
+            wants_progress,
+            headers: call.headers,
+            exclusive: policy.exclusive,
+            input_timeout: policy.input_timeout,
+            task: Arc::clone(&task),
+        };
+        held.register();
+        self.jobs.spawn("held call", self.calls.track_future(held.run()));
+        // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
+        let created = Task { state: crate::task::State::Queued, status_message: None, ..Task::clone(&task) };
+        let result = core::create_result(&created, policy.immediate_response.as_deref());
+        Ok(Answer::json(jsonrpc::response(&request.id, &result)))
+    }
+}
+
+/// `params` as the upstream sees them: no task vocabulary, and a progress token that no other call has.
+fn params_for_upstream(request: &Request<'_>, id: &Id, wants_progress: bool) -> String {
+    let whole = request.params.whole.map_or("{}", RawValue::get);
+    let Ok(mut params) = Object::parse(whole) else { return whole.to_owned() };
+    params.remove("task");
+    let meta = params.get("_meta").map(str::to_owned);
+    if let Some(mut meta) = meta.as_deref().and_then(|meta| Object::parse(meta).ok()) {
+        meta.remove(RELATED_TASK);
+        if wants_progress {
+            meta.set("progressToken", id.as_json());
+        }
+        if meta.is_empty() {
+            params.remove("_meta")
+        } else {
+            params.set("_meta", meta.to_json())
+        };
+    }
+    params.to_json()
+}
+
+/// A page of tools as the client sees it: none that the route denies, each with what the route says of tasks. An
+/// upstream's own word is void: it has no tasks (2025-11-25 tasks, "Tool-Level Negotiation" 1).
+fn list_for_client(result: &str, policy: &ToolPolicy, has_tasks: bool) -> Option<String> {
+    let mut result = Object::parse(result).ok()?;
+    let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
+    let shown = tools.into_iter().filter_map(|tool| {
+        let parsed = Object::parse(tool.get()).ok();
+        let name = parsed.as_ref().and_then(|tool| string_value(tool.get("name")?));
+        match (parsed.clone(), name) {
+            (_, Some(name)) if !policy.permits(&name) => None,
+            (Some(mut tool), Some(name)) if has_tasks => {
+                let execution = tool.get("execution").unwrap_or("{}").to_owned();
+                let mut execution = Object::parse(&execution).unwrap_or_default();
+                execution.set("taskSupport", jsonrpc::raw_string(policy.of(&name).support.as_str()));
+                Some(tool.set("execution", execution.to_json()).to_json())
+            }
+            _ => Some(tool.get().to_owned()),
+        }
+    });
+    let shown = format!("[{}]", shown.collect::<Vec<_>>().join(","));
+    Some(result.set("tools", shown).to_json())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Pattern;
+    use super::*;
+
+    #[test]
+    fn a_page_says_what_the_route_says_and_keeps_the_rest() {
+        let forbidden = TaskPolicy { support: Support::Forbidden, ..TaskPolicy::default() };
+        let policy = ToolPolicy {
+            deny: vec![Pattern::new("admin_*")],
+            rules: vec![(Pattern::new("ping"), forbidden)],
+            ..ToolPolicy::default()
+        };
+        let page = r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"forbidden"}},{"name":"admin_x"},{"name":"ping"},5],"nextCursor":"c d\"","_meta":{}}"#;
+        assert_eq!(
+            list_for_client(page, &policy, true).unwrap(),
+            r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"optional"}},{"name":"ping","execution":{"taskSupport":"forbidden"}},5],"nextCursor":"c d\"","_meta":{}}"#
+        );
+        assert_eq!(
+            list_for_client(r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#, &policy, false).unwrap(),
+            r#"{"tools":[{"name":"b"}]}"#
+        );
+        assert_eq!(list_for_client("{}", &policy, true), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Sealed tokens: what the gateway hands to a client to have back, such that nobody else can read, make or change it.
+//!
+//! AES-256-GCM under a key that all replicas share. A token is the key's id, a random nonce and the ciphertext, in
+//! base64url; what it is for is bound in, so that a cursor is never taken for a session.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// No token is longer.
+pub const MAX_TOKEN: usize = 2048;
+/// As many bytes fit into a token.
+pub const MAX_PLAIN: usize = MAX_TOKEN / 4 * 3 - ID_LEN - NONCE_LEN - TAG_LEN;
+
+const KEY_LEN: usize = 32;
+const ID_LEN: usize = 4;
+const TAG_LEN: usize = 16;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A session id.
+    Session = 1,
+    /// A cursor of `tasks/list`.
+    Cursor = 2,
+    /// An event id of a `tasks/result` stream.
+    EventId = 3,
+}
+
+/// Seals and opens tokens.
+pub struct Sealer {
+    current: Key,
+    previous: Vec<Key>,
+    random: SystemRandom,
+}
+
+struct Key {
+    id: [u8; ID_LEN],
+    key: LessSafeKey,
+}
+
+impl Sealer {
+    /// One with a key of its own, whose tokens end with the process.
+    ///
+    /// # Panics
+    /// When the system gives no random bytes.
+    #[must_use]
+    pub fn random() -> Self {
+        let random = SystemRandom::new();
+        Self { current: Key::new(&random_bytes(&random)), previous: Vec::new(), random }
+    }
+
+    /// One that seals with `key` and also opens what `previous` keys sealed.
+    #[must_use]
+    pub fn new(key: [u8; KEY_LEN], previous: impl IntoIterator<Item = [u8; KEY_LEN]>) -> Self {
+        Self {
+            current: Key::new(&key),
+            previous: previous.into_iter().map(|key| Key::new(&key)).collect(),
+            random: SystemRandom::new(),
+        }
+    }
+
+    /// A token for `plain`. One of more than [`MAX_PLAIN`] bytes makes a token that is never opened.
+    ///
+    /// Nonces are random: with 2^32 tokens under one key, two share one with a probability of 2^-33.
+    ///
+    /// # Panics
+    /// When the system gives no random bytes.
+    #[must_use]
+    pub fn seal(&self, purpose: Purpose, plain: &[u8]) -> String {
+        let nonce: [u8; NONCE_LEN] = random_bytes(&self.random);
+        let mut token = Vec::with_capacity(ID_LEN + NONCE_LEN + plain.len() + TAG_LEN);
+        token.extend_from_slice(&self.current.id);
+        token.extend_from_slice(&nonce);
+        let mut body = plain.to_vec();
+        self.current
+            .key
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(bound(purpose, self.current.id)),
+                &mut body,
+            )
+            .expect("the message is far below the cipher's limit");
+        token.append(&mut body);
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// What was sealed in `token` for this purpose; `None` for everything that this sealer's keys have not made.
+    #[must_use]
+    pub fn open(&self, purpose: Purpose, token: &str) -> Option<Vec<u8>> {
+        if token.len() > MAX_TOKEN {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (id, rest) = bytes.split_first_chunk::<ID_LEN>()?;
+        let (nonce, body) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let known = |key: &&Key| key.id == *id;
+        std::iter::once(&self.current).chain(&self.previous).filter(known).find_map(|key| {
+            let mut body = body.to_vec();
+            let nonce = Nonce::assume_unique_for_key(*nonce);
+            let plain = key.key.open_in_place(nonce, Aad::from(bound(purpose, *id)), &mut body).ok()?.len();
+            body.truncate(plain);
+            Some(body)
+        })
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").finish_non_exhaustive()
+    }
+}
+
+impl Key {
+    fn new(key: &[u8; KEY_LEN]) -> Self {
+        let id = *digest(&SHA256, key).as_ref().first_chunk().expect("SHA-256 has 32 bytes");
+        let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes"));
+        Self { id, key }
+    }
+}
+
+/// What a token can't be moved away from.
+fn bound(purpose: Purpose, id: [u8; ID_LEN]) -> [u8; 1 + ID_LEN] {
+    let [a, b, c, d] = id;
+    [purpose as u8, a, b, c, d]
+}
+
+fn random_bytes<const N: usize>(random: &SystemRandom) -> [u8; N] {
+    let mut bytes = [0; N];
+    random.fill(&mut bytes).expect("a system without random bytes keeps no secrets");
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

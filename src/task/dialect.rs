@@ -1,0 +1,3 @@
+//! How tasks look on the wire, one room for each dialect. Dialects render records; they decide nothing.
+
+pub mod core;

@@ -1,0 +1,382 @@
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::*;
+use crate::jobs::Jobs;
+use crate::jsonrpc::Id;
+use crate::task::state::{Answer, Progress};
+use crate::task::store::faulty::FaultyStore;
+use crate::task::store::memory::MemoryStore;
+
+const LIMITS: Limits = Limits { running_tasks: 100_000, queued_tasks: 10, kept_tasks: 100_000, kept_bytes: 1 << 30 };
+
+type Told = Arc<Mutex<Vec<(Option<Status>, Option<Status>, &'static str)>>>;
+
+fn ledger_over(store: impl FnOnce(Clock) -> Arc<dyn Store>) -> (Ledger, Told) {
+    let clock = Clock::system();
+    let told = Told::default();
+    let tell = told.clone();
+    let observer: Observer = Arc::new(move |transition| {
+        tell.lock().unwrap().push((transition.from, transition.to, transition.reason));
+    });
+    (Ledger::new(store(clock), clock, observer), told)
+}
+
+fn ledger() -> Ledger {
+    observed().0
+}
+
+fn observed() -> (Ledger, Told) {
+    ledger_over(|clock| Arc::new(MemoryStore::new(clock)))
+}
+
+fn conflicting(conflicts: usize) -> Ledger {
+    let store = |clock| FaultyStore {
+        store: MemoryStore::new(clock),
+        conflicts: AtomicUsize::new(conflicts),
+        failing_purges: AtomicUsize::new(0),
+    };
+    ledger_over(|clock| Arc::new(store(clock))).0
+}
+
+fn alice() -> Owner {
+    Owner {
+        tenant: "acme".into(),
+        issuer: "https://login.example".into(),
+        subject: "alice".into(),
+        client: "".into(),
+        route: "reports".into(),
+    }
+}
+
+fn new_task() -> NewTask {
+    NewTask {
+        owner: Arc::new(alice()),
+        tool: "report".into(),
+        session: 7,
+        progress_token: Some("1".into()),
+        ttl: Duration::from_secs(3600),
+        poll_interval: Duration::from_secs(1),
+        deadline: Duration::from_secs(1800),
+    }
+}
+
+async fn create(ledger: &Ledger) -> Arc<Task> {
+    ledger.create(new_task(), &LIMITS).await.unwrap()
+}
+
+fn ask(upstream_id: u64) -> Event {
+    Event::Ask { upstream_id: Id::number(upstream_id), method: "elicitation/create".into(), params: None }
+}
+
+fn returned() -> Finish {
+    Finish::returned(false, r#"{"content":[]}"#.into(), None)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_task_can_be_read() {
+    let ledger = ledger();
+    let task = create(&ledger).await;
+    let read = ledger.get(&alice(), task.id).await.unwrap().unwrap();
+    assert!(Arc::ptr_eq(&task, &read));
+    assert_eq!(read.created_at, read.updated_at);
+    assert_eq!(read.deadline.since(read.created_at), Duration::from_secs(1800));
+    assert_eq!(read.expires_at().since(read.created_at), Duration::from_secs(3600));
+    let listed = ledger.list(&alice(), None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [task.id]);
+}
+
+#[tokio::test]
+async fn a_refused_task_is_told_to_nobody() {
+    let (ledger, told) = observed();
+    let limits = Limits { kept_tasks: 0, ..LIMITS };
+    assert!(matches!(ledger.create(new_task(), &limits).await, Err(StoreError::Quota(_))));
+    assert!(told.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn each_change_of_status_is_told_once() {
+    let (ledger, told) = observed();
+    let id = create(&ledger).await.id;
+    let answer = Answer::Result("{}".into());
+    for event in [
+        Event::Note("a".into()),
+        ask(1),
+        ask(2),
+        Event::Claim { number: 0, stream: 3 },
+        Event::Answer { number: 0, answer: answer.clone() },
+        Event::Answer { number: 1, answer },
+        Event::Settle { upstream_id: Id::number(1) },
+    ] {
+        ledger.apply(&alice(), id, event).await.unwrap();
+    }
+    ledger.end(&alice(), id, Finish::errored("deadline", "{}".into(), None)).await.unwrap();
+    ledger.apply(&alice(), id, Event::End(Ending::Cancelled)).await.unwrap_err();
+    let expected = [
+        (None, Some(Status::Working), "created"),
+        (Some(Status::Working), Some(Status::InputRequired), "asked"),
+        (Some(Status::InputRequired), Some(Status::Working), "answered"),
+        (Some(Status::Working), Some(Status::Failed), "deadline"),
+    ];
+    assert_eq!(*told.lock().unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn updated_at_follows_status_and_message_alone() {
+    let ledger = ledger();
+    let mut last = create(&ledger).await;
+    let steps = [
+        (ask(1), true),
+        (Event::Claim { number: 0, stream: 1 }, false),
+        (Event::Release { stream: 1 }, false),
+        (Event::Answer { number: 1, answer: Answer::Error("{}".into()) }, true),
+        (Event::Settle { upstream_id: Id::number(1) }, false),
+        (Event::Note("half".into()), true),
+        (Event::Note("half".into()), false),
+        (Event::End(Ending::Errored), true),
+    ];
+    for (event, is_news) in steps {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let next = ledger.apply(&alice(), last.id, event.clone()).await.unwrap();
+        assert_eq!(next.updated_at > last.updated_at, is_news, "{event:?}");
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_says_nothing_new_writes_nothing() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    let first = ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
+    let second = ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
+    assert_eq!((first.version, second.version), (2, 2));
+}
+
+#[tokio::test]
+async fn long_messages_are_cut_between_characters() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    for text in ["é".repeat(2000), "x".to_owned() + &"é".repeat(2000), "€".repeat(1000)] {
+        let task = ledger.apply(&alice(), id, Event::Note(text.as_str().into())).await.unwrap();
+        let kept = task.status_message.as_deref().unwrap();
+        assert!((MAX_MESSAGE_BYTES - 3..=MAX_MESSAGE_BYTES).contains(&kept.len()), "{}", kept.len());
+        assert!(text.starts_with(kept.strip_suffix('…').unwrap()));
+    }
+    let exact = "x".repeat(MAX_MESSAGE_BYTES);
+    let task = ledger.end(&alice(), id, Finish::cancelled(Some(exact.as_str().into()))).await.unwrap();
+    assert_eq!(task.status_message.as_deref(), Some(exact.as_str()));
+}
+
+#[tokio::test]
+async fn an_end_comes_with_its_outcome_and_its_own_message() {
+    let ledger = ledger();
+    for (finish, status, outcome) in [
+        (returned(), Status::Completed, Some(Outcome::Result(r#"{"content":[]}"#.into()))),
+        (Finish::returned(true, "{}".into(), None), Status::Failed, Some(Outcome::Result("{}".into()))),
+        (Finish::errored("error", "{}".into(), None), Status::Failed, Some(Outcome::Error("{}".into()))),
+        (Finish::cancelled(None), Status::Cancelled, None),
+    ] {
+        let id = create(&ledger).await.id;
+        ledger.apply(&alice(), id, Event::Note("page 3 of 10".into())).await.unwrap();
+        let task = ledger.end(&alice(), id, finish).await.unwrap();
+        assert_eq!(task.state.status(), status);
+        assert_eq!(task.status_message, None, "progress is over");
+        assert_eq!(ledger.outcome(&alice(), id).await.unwrap(), outcome);
+    }
+}
+
+#[tokio::test]
+async fn an_ended_task_refuses_and_shows_itself() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    ledger.end(&alice(), id, returned()).await.unwrap();
+    let late = ledger.end(&alice(), id, Finish::cancelled(None)).await;
+    let Err(ApplyError::Refused { refused: Refused::Ended, task }) = late else { panic!("{late:?}") };
+    assert_eq!(task.state.status(), Status::Completed);
+    assert!(ledger.outcome(&alice(), id).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn somebody_elses_task_does_not_exist() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    let bob = Owner { subject: "bob".into(), ..alice() };
+    for (owner, id) in [(&bob, id), (&alice(), TaskId::random())] {
+        assert!(ledger.get(owner, id).await.unwrap().is_none());
+        assert!(ledger.wait(owner, id, |_| true).await.unwrap().is_none());
+        assert!(matches!(ledger.apply(owner, id, ask(1)).await, Err(ApplyError::NotFound)));
+        assert!(matches!(ledger.end(owner, id, returned()).await, Err(ApplyError::NotFound)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_task_does_not_exist_even_unswept() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    tokio::time::advance(Duration::from_secs(3600) - Duration::from_millis(1)).await;
+    assert!(ledger.get(&alice(), id).await.unwrap().is_some());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(ledger.get(&alice(), id).await.unwrap().is_none());
+    assert!(ledger.list(&alice(), None, 10).await.unwrap().is_empty());
+    assert!(matches!(ledger.end(&alice(), id, returned()).await, Err(ApplyError::NotFound)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_changes_are_all_kept() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    let id = create(&ledger).await.id;
+    let asking = (0..50).map(|n| {
+        let ledger = ledger.clone();
+        jobs.spawn("asking", async move { ledger.apply(&alice(), id, ask(n)).await.unwrap() })
+    });
+    join_all(asking).await;
+    let task = ledger.get(&alice(), id).await.unwrap().unwrap();
+    assert_eq!((task.state.questions().len(), task.version), (50, 51));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_stream_gets_a_question() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    let id = create(&ledger).await.id;
+    ledger.apply(&alice(), id, ask(1)).await.unwrap();
+    let claiming = (0..20).map(|stream| {
+        let ledger = ledger.clone();
+        let claim = Event::Claim { number: 0, stream };
+        jobs.spawn("claiming", async move { ledger.apply(&alice(), id, claim).await.ok().map(|_| stream) })
+    });
+    let winners: Vec<u64> = join_all(claiming).await.into_iter().filter_map(Result::unwrap).collect();
+    let [winner] = winners[..] else { panic!("{winners:?}") };
+    let task = ledger.get(&alice(), id).await.unwrap().unwrap();
+    assert_eq!(task.state.questions()[0].progress, Progress::Claimed(winner));
+}
+
+#[tokio::test]
+async fn conflicts_are_retried_only_while_somebody_gets_ahead() {
+    let ledger = conflicting(1);
+    let id = create(&ledger).await.id;
+    let stuck = ledger.apply(&alice(), id, ask(1)).await;
+    assert!(matches!(stuck, Err(ApplyError::Store(StoreError::Conflict))));
+    ledger.apply(&alice(), id, ask(1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_begins_as_the_task_ends_is_not_lost() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    for _ in 0..10_000 {
+        let id = create(&ledger).await.id;
+        let waiting = {
+            let ledger = ledger.clone();
+            jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap().unwrap() })
+        };
+        ledger.end(&alice(), id, returned()).await.unwrap();
+        assert_eq!(waiting.await.unwrap().state.status(), Status::Completed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_begins_as_the_upstream_asks_is_not_lost() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    let id = create(&ledger).await.id;
+    let start = Arc::new(tokio::sync::Barrier::new(2));
+    for _ in 0..10_000 {
+        let waiting = {
+            let (ledger, start) = (ledger.clone(), start.clone());
+            let asked = |task: &Task| task.state.status() == Status::InputRequired;
+            jobs.spawn("waiter", async move {
+                start.wait().await;
+                ledger.wait(&alice(), id, asked).await.unwrap().unwrap()
+            })
+        };
+        start.wait().await;
+        ledger.apply(&alice(), id, ask(1)).await.unwrap();
+        // Nothing else will change the task, so a lost wake-up would be for ever.
+        let woken = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        assert_eq!(woken.unwrap().unwrap().state.questions().len(), 1);
+        ledger.apply(&alice(), id, Event::Settle { upstream_id: Id::number(1) }).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_one_of_300_waiters_is_woken() {
+    let ledger = ledger();
+    let jobs = Jobs::default();
+    let id = create(&ledger).await.id;
+    let waiters = (0..300).map(|_| {
+        let ledger = ledger.clone();
+        jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap().unwrap() })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
+    ledger.end(&alice(), id, returned()).await.unwrap();
+    for waiter in join_all(waiters).await {
+        assert_eq!(waiter.unwrap().state.status(), Status::Completed);
+    }
+    assert_eq!(jobs.running(), 0);
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_what_it_waits_for() {
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    let owner = alice();
+    let mut wait = Box::pin(ledger.wait(&owner, id, |task| task.state.status() == Status::InputRequired));
+    assert!((&mut wait).now_or_never().is_none());
+    ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
+    assert!((&mut wait).now_or_never().is_none());
+    ledger.apply(&alice(), id, ask(1)).await.unwrap();
+    assert_eq!(wait.await.unwrap().unwrap().state.status(), Status::InputRequired);
+    // What already holds is not waited for.
+    assert!(ledger.wait(&alice(), id, |_| true).now_or_never().unwrap().unwrap().is_some());
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_audit_names_who_and_what_but_not_what_was_said() {
+    let written = Written::default();
+    let writer = written.clone();
+    // With a single subscriber in the process, a test on another thread that comes first to the line switches it off
+    // for all threads; with two, both are asked.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
+    let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let ledger = ledger();
+    let id = create(&ledger).await.id;
+    let secret = "s3cret";
+    ledger.apply(&alice(), id, Event::Note(secret.into())).await.unwrap();
+    let finish = Finish::errored("deadline", format!("{{\"message\":\"{secret}\"}}").into(), Some(secret.into()));
+    ledger.end(&alice(), id, finish).await.unwrap();
+    drop(guard);
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(!text.contains(secret));
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    for (line, from, to, reason) in
+        [(&lines[0], "none", "working", "created"), (&lines[1], "working", "failed", "deadline")]
+    {
+        let fields = serde_json::json!({
+            "message": "task", "tenant": "acme", "subject": "alice", "issuer": "https://login.example",
+            "route": "reports", "tool": "report", "task": id.to_string(), "from": from, "to": to, "reason": reason,
+        });
+        assert_eq!((&line["target"], &line["fields"]), (&"audit".into(), &fields));
+    }
+}

@@ -1,0 +1,205 @@
+//! Where tasks are kept: one trait, a file for each kind of store.
+//!
+//! A store keeps records and the counters of each tenant, and changes both in one atomic step. It knows when a record
+//! may be seen and who is next for a place, but not which change of a task is right: that is the state machine's.
+
+#[cfg(test)]
+pub(crate) mod contract;
+#[cfg(test)]
+pub(crate) mod faulty;
+pub mod memory;
+pub mod metered;
+mod watching;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Outcome, Owner, Task, TaskId};
+use crate::clock::Timestamp;
+
+pub use watching::Watch;
+
+/// What one tenant may have in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Tasks with a place at the same time; one more waits in the queue.
+    pub running_tasks: usize,
+    /// Tasks that wait for a place.
+    pub queued_tasks: usize,
+    /// Tasks in any state, until they expire.
+    pub kept_tasks: usize,
+    /// Bytes of results, and of questions that are open. It stops new tasks, never the result of one that runs.
+    pub kept_bytes: u64,
+}
+
+/// What one tenant has in the store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tasks with a place.
+    pub running: usize,
+    /// Tasks that wait for one.
+    pub queued: usize,
+    /// All tasks, ended ones too.
+    pub kept: usize,
+    /// Bytes of results, and of questions that are open.
+    pub kept_bytes: u64,
+}
+
+/// The limit that a new task would pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the tenant's limit of {limit} {reason} is reached")]
+pub struct Quota {
+    /// Which limit.
+    pub reason: QuotaReason,
+    /// Its value.
+    pub limit: u64,
+}
+
+/// Names a limit towards callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QuotaReason {
+    /// `running_tasks`: reached, and the tenant has no queue.
+    RunningTasks,
+    /// `queued_tasks`
+    QueuedTasks,
+    /// `kept_tasks`
+    KeptTasks,
+    /// `kept_bytes`
+    KeptBytes,
+}
+
+impl QuotaReason {
+    /// The limit's name in the configuration and in errors.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RunningTasks => "running_tasks",
+            Self::QueuedTasks => "queued_tasks",
+            Self::KeptTasks => "kept_tasks",
+            Self::KeptBytes => "kept_bytes",
+        }
+    }
+}
+
+impl fmt::Display for QuotaReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such task for this owner: never issued, somebody else's, or expired.
+    #[error("no such task")]
+    NotFound,
+    /// The record was changed since it was read, or has ended.
+    #[error("the task was changed by somebody else")]
+    Conflict,
+    /// The tenant has too much already.
+    #[error(transparent)]
+    Quota(#[from] Quota),
+    /// The store can't be used now.
+    #[error("the task store failed")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A place in an owner's list: its order is by time of creation, then id, so that a page is stable while tasks come and
+/// go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// When the task there was made.
+    pub created_at: Timestamp,
+    /// Its id.
+    pub id: TaskId,
+}
+
+impl Position {
+    /// Where a task stands.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self { created_at: task.created_at, id: task.id }
+    }
+}
+
+/// What a purge removed.
+#[derive(Debug, Default)]
+pub struct Purged {
+    /// The records, as they were last.
+    pub tasks: Vec<Arc<Task>>,
+    /// When the earliest of the records that remain expires.
+    pub next: Option<Timestamp>,
+}
+
+/// Keeps tasks. Every operation is atomic, and none looks at more tasks than it names.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Keeps a new task and counts it against its tenant, in one step. It gets a place ([`State::Held`]) below
+    /// `running_tasks`, else it joins the queue; what `task.state` and `task.version` say is ignored. The limits hold
+    /// for the tenant from now on, for places that become free too.
+    ///
+    /// # Errors
+    /// [`StoreError::Quota`] where a limit would be passed; nothing is kept then. [`StoreError::Conflict`] where the
+    /// id is taken.
+    ///
+    /// [`State::Held`]: super::State::Held
+    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError>;
+
+    /// The task, unless it is not this owner's, never was or has expired: these are one answer.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError>;
+
+    /// What the upstream said in the end; `None` where [`Store::read`] says so, and where there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError>;
+
+    /// Notes that the outcome was handed out; says whether this was the first time.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError>;
+
+    /// Puts a changed record in the place of the one with the same `version`, and gives it the next one. The tenant's
+    /// counters change in the same step, and a place that becomes free goes to the oldest task of its queue. Owner,
+    /// creation and ttl stay as they were made.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] as for [`Store::read`]; [`StoreError::Conflict`] when the version is another or the
+    /// stored record has ended. Nothing is changed then.
+    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError>;
+
+    /// At most `limit` of the owner's tasks that [`Store::read`] shows, newest first, beginning after a position.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError>;
+
+    /// Removes at most `at_most` of the records that have expired by `now`, whatever their state, and gives back what
+    /// they counted.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError>;
+
+    /// Tells of each later change of the task; `None` as for [`Store::read`]. What changes between this and a later
+    /// read is told, so: watch, read, then wait.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError>;
+
+    /// What the tenant has.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError>;
+
+    /// The bytes that are kept for all tenants, for metrics: it may lag.
+    fn bytes(&self) -> u64;
+}

@@ -1,0 +1,73 @@
+//! A store that fails on purpose, for tests of what stands above stores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+
+use super::memory::MemoryStore;
+use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+use crate::clock::Timestamp;
+use crate::task::{Outcome, Owner, Task, TaskId};
+
+/// Fails so many of the next operations of a kind, then works.
+#[derive(Debug)]
+pub(crate) struct FaultyStore {
+    pub(crate) store: MemoryStore,
+    pub(crate) conflicts: AtomicUsize,
+    pub(crate) failing_purges: AtomicUsize,
+}
+
+fn take(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Store for FaultyStore {
+    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.store.create(task, limits).await
+    }
+
+    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        self.store.read(owner, id).await
+    }
+
+    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
+        self.store.outcome(owner, id).await
+    }
+
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        self.store.note_read(owner, id).await
+    }
+
+    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        if take(&self.conflicts) {
+            return Err(StoreError::Conflict);
+        }
+        self.store.replace(task, outcome).await
+    }
+
+    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
+        self.store.list(owner, after, limit).await
+    }
+
+    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
+        if take(&self.failing_purges) {
+            return Err(StoreError::Unavailable("no disk".into()));
+        }
+        self.store.purge(now, at_most).await
+    }
+
+    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        self.store.watch(owner, id).await
+    }
+
+    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
+        self.store.usage(tenant).await
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+}

@@ -1,0 +1,364 @@
+//! The store of a single process: a concurrent map of records, and a book for each tenant.
+//!
+//! Reads touch one shard of the map. Changes hold the lock of their tenant's book, then a shard or the expiry index,
+//! never the other way round and never two shards, so that no operation waits for another tenant's.
+
+mod book;
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use async_trait::async_trait;
+use dashmap::DashMap;
+use tokio::sync::watch;
+
+use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+use crate::clock::{Clock, Timestamp};
+use crate::task::state::{Event, State};
+use crate::task::{Outcome, Owner, Task, TaskId};
+use book::Book;
+
+/// Keeps tasks in this process's memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    inner: Inner,
+}
+
+struct Inner {
+    clock: Clock,
+    tasks: DashMap<Key, Kept>,
+    tenants: DashMap<Arc<str>, Arc<Tenant>>,
+    /// When each record goes, the earliest first.
+    expiries: Mutex<BTreeMap<(Timestamp, TaskId), Arc<Owner>>>,
+}
+
+struct Tenant {
+    name: Arc<str>,
+    book: Mutex<Book>,
+}
+
+/// A record and, apart from it, its outcome: polls clone the pointer to the record alone.
+#[derive(Debug)]
+struct Kept {
+    task: Arc<Task>,
+    outcome: Option<Outcome>,
+    /// The outcome was handed out.
+    is_read: AtomicBool,
+}
+
+/// Owner and id together: to look for somebody else's task is to look for one that does not exist.
+struct Key {
+    owner: Arc<Owner>,
+    id: TaskId,
+}
+
+/// Lets a lookup borrow the owner.
+trait Keyed {
+    fn parts(&self) -> (&Owner, TaskId);
+}
+
+impl Keyed for Key {
+    fn parts(&self) -> (&Owner, TaskId) {
+        (&self.owner, self.id)
+    }
+}
+
+impl Keyed for (&Owner, TaskId) {
+    fn parts(&self) -> (&Owner, TaskId) {
+        *self
+    }
+}
+
+impl<'a> Borrow<dyn Keyed + 'a> for Key {
+    fn borrow(&self) -> &(dyn Keyed + 'a) {
+        self
+    }
+}
+
+impl Hash for dyn Keyed + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // An id is 122 random bits; hashing the owner's five names as well would spread nothing better.
+        self.parts().1.hash(state);
+    }
+}
+
+impl PartialEq for dyn Keyed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Keyed + '_ {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self as &dyn Keyed).hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Key {}
+
+impl MemoryStore {
+    /// An empty store that goes by this clock.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { inner: Inner { clock, tasks: DashMap::new(), tenants: DashMap::new(), expiries: Mutex::default() } }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.inner.create(task, limits)
+    }
+
+    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        Ok(self.inner.read(owner, id, |kept| kept.task.clone()))
+    }
+
+    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
+        Ok(self.inner.read(owner, id, |kept| kept.outcome.clone()).flatten())
+    }
+
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        let first = self.inner.read(owner, id, |kept| !kept.is_read.swap(true, Ordering::Relaxed));
+        Ok(first.unwrap_or(false))
+    }
+
+    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        self.inner.replace(task, outcome)
+    }
+
+    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
+        Ok(self.inner.list(owner, after, limit))
+    }
+
+    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
+        Ok(self.inner.purge(now, at_most))
+    }
+
+    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        Ok(self.inner.watch(owner, id))
+    }
+
+    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
+        let tenant = self.inner.tenants.get(tenant).map(|entry| entry.value().clone());
+        Ok(tenant.map(|tenant| lock(&tenant.book).usage()).unwrap_or_default())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inner.tenants.iter().map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
+    }
+}
+
+impl Inner {
+    fn read<T>(&self, owner: &Owner, id: TaskId, pick: impl FnOnce(&Kept) -> T) -> Option<T> {
+        let key = (owner, id);
+        let kept = self.tasks.get(&key as &dyn Keyed)?;
+        // Expired is gone, even before the purge comes by.
+        (kept.task.expires_at() > self.clock.now()).then(|| pick(&kept))
+    }
+
+    fn create(&self, mut task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.with_book(&task.owner.tenant.clone(), |book| {
+            let key = (&*task.owner, task.id);
+            if self.tasks.contains_key(&key as &dyn Keyed) {
+                return Err(StoreError::Conflict);
+            }
+            book.limits = *limits;
+            // A limit that was raised serves those who wait before it serves the newcomer.
+            self.promote(book);
+            task.state = book.admit()?;
+            task.version = 1;
+            task.owner = book.index(&task.owner, Position::of(&task));
+            let id = task.id;
+            let task = Arc::new(task);
+            book.enter(&task);
+            self.tasks.insert(
+                Key { owner: task.owner.clone(), id },
+                Kept { task: task.clone(), outcome: None, is_read: AtomicBool::new(false) },
+            );
+            lock(&self.expiries).insert((task.expires_at(), id), task.owner.clone());
+            Ok(task)
+        })
+    }
+
+    fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        self.with_book(&task.owner.tenant.clone(), |book| {
+            let (before, after) = self.exchange(task, outcome)?;
+            book.leave(&before.task, before.outcome.as_ref());
+            book.enter(&after.task);
+            book.count_bytes(after.outcome.as_ref());
+            book.announce(&after.task);
+            self.promote(book);
+            Ok(after.task)
+        })
+    }
+
+    /// Puts the changed record into the map; gives what was there before and what is there now.
+    fn exchange(&self, mut task: Task, outcome: Option<Outcome>) -> Result<(Kept, Kept), StoreError> {
+        let owner = task.owner.clone();
+        let key = (&*owner, task.id);
+        let mut kept = self.tasks.get_mut(&key as &dyn Keyed).ok_or(StoreError::NotFound)?;
+        if kept.task.expires_at() <= self.clock.now() {
+            return Err(StoreError::NotFound);
+        }
+        if kept.task.version != task.version || kept.task.state.is_ended() {
+            return Err(StoreError::Conflict);
+        }
+        task.version += 1;
+        task.owner = kept.task.owner.clone();
+        task.created_at = kept.task.created_at;
+        task.ttl = kept.task.ttl;
+        if let State::Held(asked) = &mut task.state {
+            asked.questions.shrink_to_fit();
+        }
+        let after = Kept { task: Arc::new(task), outcome, is_read: AtomicBool::new(false) };
+        let before = std::mem::replace(
+            &mut *kept,
+            Kept { task: after.task.clone(), outcome: after.outcome.clone(), is_read: AtomicBool::new(false) },
+        );
+        Ok((before, after))
+    }
+
+    /// Gives free places to those who wait longest.
+    fn promote(&self, book: &mut Book) {
+        while let Some((owner, id)) = book.next_in_line() {
+            let key = (&*owner, id);
+            let Some(mut kept) = self.tasks.get_mut(&key as &dyn Keyed) else { continue };
+            let mut task = Task::clone(&kept.task);
+            // The time is that of a question, which starting never asks.
+            let Ok(held) = task.state.apply(Event::Start, task.updated_at) else { continue };
+            task.state = held;
+            task.version += 1;
+            kept.task = Arc::new(task);
+            book.started(&kept.task);
+        }
+    }
+
+    fn list(&self, owner: &Owner, mut after: Option<Position>, limit: usize) -> Vec<Arc<Task>> {
+        let mut page = Vec::new();
+        let Some(tenant) = self.tenants.get(&*owner.tenant).map(|entry| entry.value().clone()) else { return page };
+        while page.len() < limit {
+            // Only the positions are taken under the lock. Where some have expired, a second round fills the page.
+            let positions = lock(&tenant.book).positions(owner, after, limit - page.len());
+            let Some(last) = positions.last() else { break };
+            after = Some(*last);
+            page.extend(
+                positions.iter().filter_map(|position| self.read(owner, position.id, |kept| kept.task.clone())),
+            );
+        }
+        page
+    }
+
+    fn purge(&self, now: Timestamp, at_most: usize) -> Purged {
+        let mut tasks = Vec::new();
+        while tasks.len() < at_most {
+            let Some((id, owner)) = self.pop_expired(now) else { break };
+            let removed = self.with_book(&owner.tenant, |book| {
+                let key = (&*owner, id);
+                let (_, kept) = self.tasks.remove(&key as &dyn Keyed)?;
+                book.leave(&kept.task, kept.outcome.as_ref());
+                book.forget(&kept.task);
+                self.promote(book);
+                Some(kept.task)
+            });
+            tasks.extend(removed);
+        }
+        let next = lock(&self.expiries).first_key_value().map(|((at, _), _)| *at);
+        Purged { tasks, next }
+    }
+
+    fn pop_expired(&self, now: Timestamp) -> Option<(TaskId, Arc<Owner>)> {
+        let mut expiries = lock(&self.expiries);
+        let first = expiries.first_entry()?;
+        if first.key().0 > now {
+            return None;
+        }
+        let ((_, id), owner) = first.remove_entry();
+        Some((id, owner))
+    }
+
+    fn watch(&self, owner: &Owner, id: TaskId) -> Option<Watch> {
+        loop {
+            let tenant = self.tenants.get(&*owner.tenant)?.value().clone();
+            let mut book = lock(&tenant.book);
+            if book.closed {
+                continue;
+            }
+            let task = self.read(owner, id, |kept| kept.task.clone())?;
+            if task.state.is_ended() {
+                return Some(Watch::new(watch::channel(task.version).1, None));
+            }
+            let versions = book.watch(&task);
+            let registration = Registration { tenant: Arc::downgrade(&tenant), id };
+            return Some(Watch::new(versions, Some(Box::new(registration))));
+        }
+    }
+
+    /// Runs with a tenant's book locked. The tenant goes when nothing of it is left, so that names do not pile up.
+    fn with_book<T>(&self, tenant: &Arc<str>, act: impl FnOnce(&mut Book) -> T) -> T {
+        loop {
+            let tenant = self.tenant(tenant);
+            let mut book = lock(&tenant.book);
+            if book.closed {
+                continue;
+            }
+            let done = act(&mut book);
+            if book.is_empty() {
+                book.closed = true;
+                self.tenants.remove(&*tenant.name);
+            }
+            return done;
+        }
+    }
+
+    fn tenant(&self, name: &Arc<str>) -> Arc<Tenant> {
+        if let Some(tenant) = self.tenants.get(name) {
+            return tenant.value().clone();
+        }
+        let new = || Arc::new(Tenant { name: name.clone(), book: Mutex::default() });
+        self.tenants.entry(name.clone()).or_insert_with(new).value().clone()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("tasks", &self.tasks.len())
+            .field("tenants", &self.tenants.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends a task's channel with its last watch.
+struct Registration {
+    tenant: Weak<Tenant>,
+    id: TaskId,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(tenant) = self.tenant.upgrade() {
+            lock(&tenant.book).unwatch(self.id);
+        }
+    }
+}
+
+/// A panic while the lock was held would be one in this module; what the lock guards is still the best there is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

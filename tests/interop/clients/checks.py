@@ -1,0 +1,80 @@
+"""What the Python clients share: their arguments, the tools of the server at hand, and the lines they print.
+
+A client prints one JSON line for each check, {"check", "status", "detail"}, and exits 0 once all have run;
+whether one failed is read from the lines.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+LIMIT = 30.0
+RELATED = "io.modelcontextprotocol/related-task"
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True, help="where the checks go")
+    parser.add_argument("--direct", required=True, help="the same server, without a gateway before it")
+    parser.add_argument("--tools", required=True, help="its entry in servers/tools.json")
+    parser.add_argument("--label", required=True, help="sets this client's calls apart in the server's journal")
+    parser.add_argument("--key", help="API key; with it tasks/list is expected to work")
+    parser.add_argument("--other-key", help="a key of another tenant")
+    parser.add_argument("--native", action="store_true", help="the server does tasks itself, not taskgate")
+    return parser.parse_args()
+
+
+options = parse_options()
+_catalogue = (Path(__file__).parent.parent / "servers" / "tools.json").read_text(encoding="utf-8")
+tools: dict[str, Any] = json.loads(_catalogue.replace("LABEL", options.label))[options.tools]
+
+
+async def check(name: str, body: Callable[[], Awaitable[None]]) -> None:
+    """Runs one check under a time limit and prints how it went."""
+    line = {"check": name, "status": "passed"}
+    try:
+        async with asyncio.timeout(LIMIT):
+            await body()
+    except Exception as failure:  # whatever went wrong is the check's result
+        while isinstance(failure, ExceptionGroup):
+            failure = failure.exceptions[0]
+        line = {"check": name, "status": "failed", "detail": f"{type(failure).__name__}: {failure}"}
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def expect(condition: object, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def expect_same(actual: object, expected: object, what: str) -> None:
+    """Compares JSON values; says where a difference begins."""
+    if actual == expected:
+        return
+    left, right = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in (actual, expected))
+    differing = next((i for i, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
+    start = max(0, differing - 40)
+    raise AssertionError(f"{what}: got {left[start:start + 160]} instead of {right[start:start + 160]}")
+
+
+def as_json(model: Any) -> dict[str, Any]:
+    """A message as it was on the wire, absent members left out."""
+    return model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def without_related_task(result: Any) -> dict[str, Any]:
+    """A result without what a gateway has to add to it: the related task."""
+    value = as_json(result)
+    meta = value.pop("_meta", None) or {}
+    meta.pop(RELATED, None)
+    return {**value, "_meta": meta} if meta else value
+
+
+def related_task(message: Any) -> str | None:
+    return ((as_json(message).get("_meta") or {}).get(RELATED) or {}).get("taskId")

@@ -1,0 +1,65 @@
+"""How the gateway is started: by its command line where that is enough, by a configuration file where callers have keys."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stage.places import PROJECT
+from stage.programs import Programs, answers, free_port
+
+KEYS = {"acme": "interop-key-of-acme", "globex": "interop-key-of-globex"}
+
+
+def find_gateway(given: str | None) -> Path | None:
+    """The binary to test: the one asked for, else the newest that cargo built."""
+    if given:
+        return Path(given).resolve()
+    target = Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target"))
+    built = [target / profile / "taskgate" for profile in ("release", "debug")]
+    return max((path for path in built if path.exists()), key=lambda path: path.stat().st_mtime, default=None)
+
+
+@dataclass
+class Gateway:
+    """A running gateway."""
+
+    origin: str
+    admin: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
+
+
+def start_gateway(
+    programs: Programs, binary: Path, *, upstream: str | None = None, command: list[str | Path] = (), keys: bool = False,
+) -> Gateway:
+    """Starts the gateway in front of a server's URL or of a command that speaks stdio."""
+    listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    arguments: list[str | Path]
+    if keys:
+        arguments = ["--config", _write_configuration(programs.log("gateway").with_suffix(".yaml"), listen, admin, upstream)]
+    elif upstream:
+        arguments = ["--upstream", upstream, "--listen", listen, "--admin", admin]
+    else:
+        arguments = ["--listen", listen, "--admin", admin, "--", *command]
+    programs.start("gateway", [binary, "serve", *arguments], lambda: answers(f"http://{admin}/readyz"))
+    return Gateway(origin=f"http://{listen}", admin=f"http://{admin}")
+
+
+def _write_configuration(path: Path, listen: str, admin: str, upstream: str | None) -> Path:
+    callers = [
+        {"sha256": hashlib.sha256(key.encode()).hexdigest(), "tenant": tenant, "subject": f"{tenant}-agent"}
+        for tenant, key in KEYS.items()
+    ]
+    configuration = {
+        "listen": {"address": listen},
+        "admin": {"address": admin},
+        "auth": {"api_keys": callers},
+        "tenants": {tenant: {"running_tasks": 200} for tenant in KEYS},
+        "routes": [{"name": "interop", "path": "/mcp", "upstream": {"url": upstream}, "tasks": {"poll_interval": "200ms"}}],
+    }
+    path.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
+    return path

@@ -1,0 +1,63 @@
+"""Installs the pinned npm and PyPI packages into .interop/, unless they are there already."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from stage.places import INSTALLED, MODULES, NODE, PYTHON, TESTS
+
+LIMIT = 900
+
+
+class Missing(Exception):
+    """A program that is needed is not on this machine."""
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run([str(part) for part in command], cwd=INSTALLED, check=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
+
+
+def _npm() -> None:
+    sources = [TESTS / "package.json", TESTS / "package-lock.json"]
+    stamp = INSTALLED / "npm.stamp"
+    if not (NODE.exists() and stamp.exists() and stamp.read_text() == _digest(*sources)):
+        if not shutil.which("npm"):
+            raise Missing("npm")
+        stamp.unlink(missing_ok=True)
+        for source in sources:
+            shutil.copy(source, INSTALLED)
+        _run("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error")
+        _run(NODE, "--version")
+        stamp.write_text(_digest(*sources))
+    # Modules are looked up from where a script lies, so the scripts get a link to them.
+    link = TESTS / "node_modules"
+    if link.is_symlink() or not link.exists():
+        link.unlink(missing_ok=True)
+        link.symlink_to(MODULES, target_is_directory=True)
+
+
+def _python() -> None:
+    source = TESTS / "requirements.txt"
+    stamp = INSTALLED / "python.stamp"
+    if PYTHON.exists() and stamp.exists() and stamp.read_text() == _digest(source):
+        return
+    stamp.unlink(missing_ok=True)
+    try:
+        _run(sys.executable, "-m", "venv", "--clear", INSTALLED / "venv")
+    except subprocess.CalledProcessError as error:
+        raise Missing("python's venv module") from error
+    _run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", source)
+    stamp.write_text(_digest(source))
+
+
+def install() -> None:
+    """Raises Missing where a program is lacking, CalledProcessError where an installation fails."""
+    INSTALLED.mkdir(exist_ok=True)
+    _npm()
+    _python()

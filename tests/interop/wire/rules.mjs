@@ -1,0 +1,201 @@
+// Rules of a conversation that no schema can hold. Each returns the breaches it found, as text.
+
+import { isDeepStrictEqual } from 'node:util'
+
+const RELATED = 'io.modelcontextprotocol/related-task'
+const TERMINAL = ['completed', 'failed', 'cancelled']
+const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/
+
+const short = (value) => JSON.stringify(value).slice(0, 200)
+const related = (object) => object?._meta?.[RELATED]?.taskId
+const answersTo = (entries, method) => entries.filter(
+  (entry) => entry.from === 'server' && entry.asked?.message.method === method && entry.message.result !== undefined)
+const isTaskCall = ({ message }) => message.method === 'tools/call' && message.params?.task !== undefined
+
+/** Every state of a task that a server showed, with the entry that showed it. */
+function* shownTasks(entries) {
+  for (const entry of entries.filter(({ from }) => from === 'server')) {
+    const { message, asked } = entry
+    if (message?.method === 'notifications/tasks/status') yield { task: message.params, entry }
+    if (message?.result === undefined || !asked) continue
+    const { method } = asked.message
+    // A result without a task is found by the schema.
+    if (isTaskCall(asked) && message.result.task) yield { task: message.result.task, entry, created: true }
+    if (method === 'tasks/get' || method === 'tasks/cancel') yield { task: message.result, entry }
+    if (method === 'tasks/list') for (const task of message.result.tasks ?? []) yield { task, entry }
+  }
+}
+
+/** What a server, here the gateway, owes its clients. */
+export const towardsClients = {
+  'every request has exactly one answer': ({ entries }) => entries
+    .filter((entry) => entry.from === 'client' && entry.kindOf === 'request')
+    .filter(({ answers = [], exchange }) => answers.length > 1 || (answers.length === 0 && exchange?.end === 'complete'))
+    .filter(({ exchange, message, answers = [] }) =>
+      // A refusal in HTTP, and a cancelled request, stay without one.
+      answers.length > 1 || !(exchange?.response?.status >= 400 || wasCancelled(entries, message, exchange)))
+    .map(({ message, answers = [] }) => `${answers.length} answers to ${short(message)}`),
+
+  'a question is asked once': ({ entries }) => repeated(entries
+    .filter((entry) => entry.from === 'server' && entry.kindOf === 'request')
+    .map(({ session, message }) => `${session} ${JSON.stringify(message.id)} ${message.method}`)),
+
+  'a task starts as working': ({ entries }) => [...shownTasks(entries)]
+    .filter(({ created, task }) => created && task.status !== 'working')
+    .map(({ task }) => short(task)),
+
+  'a task shows all its members': ({ entries }) => [...shownTasks(entries)]
+    .filter(({ task }) => !INSTANT.test(task.createdAt) || !INSTANT.test(task.lastUpdatedAt)
+      || !Number.isInteger(task.ttl) || !Number.isInteger(task.pollInterval) || task.statusMessage === null)
+    .map(({ task }) => short(task)),
+
+  'an ended task never changes': ({ entries }) => {
+    const ended = new Map()
+    const breaches = []
+    for (const { task, entry } of shownTasks(entries)) {
+      const end = ended.get(task.taskId)
+      // An answer may have been written before the end and arrive after it; only one asked for afterwards counts.
+      const asked = entry.asked ? entries.indexOf(entry.asked) : -1
+      if (end && asked > end.at && !isDeepStrictEqual(bare(task), bare(end.task))) breaches.push(`${short(end.task)} became ${short(task)}`)
+      if (!end && TERMINAL.includes(task.status)) ended.set(task.taskId, { task, at: entries.indexOf(entry) })
+    }
+    return breaches
+  },
+
+  'createdAt and ttl of a task are constant': ({ entries }) => {
+    const first = new Map()
+    const breaches = []
+    for (const { task } of shownTasks(entries)) {
+      const known = first.get(task.taskId) ?? task
+      first.set(task.taskId, known)
+      if (known.createdAt !== task.createdAt || known.ttl !== task.ttl) breaches.push(`${short(known)} became ${short(task)}`)
+    }
+    return breaches
+  },
+
+  'a result names its task': ({ entries }) => answersTo(entries, 'tasks/result')
+    .filter(({ message, asked }) => related(message.result) !== asked.message.params.taskId)
+    .map(({ message }) => short(message)),
+
+  'tasks/get, list and cancel name no related task': ({ entries }) => ['tasks/get', 'tasks/list', 'tasks/cancel']
+    .flatMap((method) => answersTo(entries, method))
+    .filter(({ message }) => related(message.result) !== undefined)
+    .map(({ message }) => short(message)),
+
+  'tasks/get, list and cancel are answered as JSON': ({ entries }) => ['tasks/get', 'tasks/list', 'tasks/cancel']
+    .flatMap((method) => answersTo(entries, method))
+    .filter(({ exchange }) => exchange && !exchange.response.contentType.startsWith('application/json'))
+    .map(({ message }) => short(message)),
+
+  'related tasks are known to the caller': ({ entries }) => {
+    const known = new Set([...shownTasks(entries)].map(({ task }) => task.taskId))
+    return entries
+      .filter(({ from, message }) => from === 'server' && related(message?.params) !== undefined)
+      .filter(({ message }) => !known.has(related(message.params)))
+      .map(({ message }) => short(message))
+  },
+
+  'progress rises': ({ entries }) => {
+    const last = new Map()
+    const breaches = []
+    for (const { from, session, message } of entries) {
+      if (from === 'client' && message?.params?._meta?.progressToken !== undefined) {
+        last.delete(`${session} ${JSON.stringify(message.params._meta.progressToken)}`)
+      }
+      if (from !== 'server' || message?.method !== 'notifications/progress') continue
+      const token = `${session} ${JSON.stringify(message.params.progressToken)}`
+      if (last.get(token) >= message.params.progress) breaches.push(`${short(message)} after ${last.get(token)}`)
+      last.set(token, message.params.progress)
+    }
+    return breaches
+  },
+
+  'progress carries a token that the client gave': ({ entries }) => {
+    const given = new Set()
+    const breaches = []
+    for (const { from, session, message } of entries) {
+      const token = `${session} ${JSON.stringify(message?.params?._meta?.progressToken)}`
+      if (from === 'client') given.add(token)
+      if (from !== 'server' || message?.method !== 'notifications/progress') continue
+      if (!given.has(`${session} ${JSON.stringify(message.params.progressToken)}`)) breaches.push(short(message))
+    }
+    return breaches
+  },
+
+  'a GET stream carries no answers': ({ exchanges }) => exchanges
+    .filter(({ request }) => request?.method === 'GET' && request.resumes === undefined)
+    .flatMap(({ messages }) => messages.filter(({ kindOf, from }) => from === 'server' && kindOf === 'answer'))
+    .map(({ message }) => short(message)),
+
+  'notifications and answers get 202 without a body': ({ exchanges }) => exchanges
+    .filter(({ messages, response }) => response && response.status < 400
+      && messages[0]?.from === 'client' && ['notification', 'answer'].includes(messages[0].kindOf))
+    .filter(({ response, messages }) => response.status !== 202 || messages.length > 1)
+    .map(({ response, messages }) => `${response.status} for ${short(messages[0].message)}`),
+}
+
+/** What a client, here the gateway, owes a server that knows nothing of tasks. */
+export const towardsServers = {
+  'no word of tasks': ({ entries }) => entries
+    .filter(({ from }) => from === 'client')
+    .filter(({ message, kindOf }) => message?.method?.startsWith('tasks/')
+      || (kindOf === 'request' && message.params?.task !== undefined)
+      || related(message?.params) !== undefined || related(message?.result) !== undefined
+      || (message?.method === 'initialize' && message.params.capabilities?.tasks !== undefined))
+    .map(({ message }) => short(message)),
+
+  'request ids are not used twice in a session': ({ entries }) => repeated(entries
+    .filter((entry) => entry.from === 'client' && entry.kindOf === 'request' && entry.session !== undefined)
+    .map(({ session, message }) => `${session} ${JSON.stringify(message.id)}`)),
+
+  'every question is answered at most once': ({ entries }) => entries
+    .filter((entry) => entry.from === 'server' && entry.kindOf === 'request' && entry.answers?.length > 1)
+    .map(({ message }) => short(message)),
+
+  'posts accept JSON and event streams': ({ exchanges }) => exchanges
+    .filter(({ request }) => request?.method === 'POST')
+    .filter(({ request }) => !/application\/json/.test(request.accept) || !/text\/event-stream/.test(request.accept))
+    .map(({ request }) => short(request)),
+
+  'the negotiated version is sent': ({ exchanges }) => exchanges
+    .filter(({ request, messages }) => request?.session !== undefined && messages[0]?.message?.method !== 'initialize')
+    .filter(({ request, session }) => request.version !== negotiated(exchanges, session))
+    .map(({ request }) => short(request)),
+}
+
+/** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
+export function sawCancel({ entries }, label) {
+  const call = entries.find(({ from, message }) =>
+    from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
+  return call !== undefined && wasCancelled(entries, call.message, call)
+}
+
+/** Tool calls by name and arguments, with how often each was sent: what a gateway must not multiply. */
+export function toolCalls({ entries }) {
+  const calls = new Map()
+  for (const { from, message, answers = [] } of entries) {
+    if (from !== 'client' || message?.method !== 'tools/call') continue
+    if (message.params.task !== undefined && answers[0]?.message.error) continue // refused before it could run
+    const key = JSON.stringify([message.params.name, message.params.arguments])
+    calls.set(key, (calls.get(key) ?? 0) + 1)
+  }
+  return calls
+}
+
+function wasCancelled(entries, request, { session }) {
+  return entries.some((entry) => entry.from === 'client' && entry.session === session
+    && entry.message?.method === 'notifications/cancelled' && entry.message.params.requestId === request.id)
+}
+
+function negotiated(exchanges, session) {
+  const opened = exchanges.find((exchange) => exchange.session === session
+    && exchange.messages[0]?.message?.method === 'initialize')
+  return opened?.messages.find(({ kindOf }) => kindOf === 'answer')?.message.result?.protocolVersion
+}
+
+const bare = ({ _meta, ...task }) => task
+
+function repeated(keys) {
+  const seen = new Set()
+  return keys.filter((key) => seen.has(key) || !seen.add(key))
+}
