@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::request::Parts;
@@ -29,9 +28,7 @@ use crate::upstream::{Body, Error};
 
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
-
-/// How long a body may pause.
-const BODY_PAUSE: Duration = Duration::from_secs(30);
+use super::patience::Patience;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -52,6 +49,8 @@ pub struct Endpoints {
     pub origin: origin::Config,
     /// The longest body in bytes.
     pub max_body: usize,
+    /// How long clients may keep the gateway waiting.
+    pub patience: Patience,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -172,7 +171,7 @@ impl Endpoints {
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
-            let frame = tokio::time::timeout(BODY_PAUSE, body.frame()).await.map_err(|_| {
+            let frame = tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| {
                 Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
             })?;
             let Some(frame) = frame else { break };

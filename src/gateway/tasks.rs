@@ -160,7 +160,7 @@ impl Gateway {
             stream,
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(EventStream::new(receiver, Vec::new(), Box::new(opened)).boxed_unsync())
+        Answer::Events(EventStream::new(receiver, Vec::new(), self.keep_alive, Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
