@@ -102,13 +102,7 @@ enum Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::Broken(text)
+        Self::Broken(error.with_causes())
     }
 }
 
