@@ -62,12 +62,11 @@ impl Screen {
     }
 
     /// Prints a line, above the bar where there is one.
-    #[expect(clippy::print_stderr, reason = "the command's words to its user")]
     pub(super) fn say(&self, line: &str) {
         let line = harmless(line);
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| write(&mut stderr(), &format!("{line}\n"))),
+            None => write(&mut stderr(), &format!("{line}\n")),
         }
     }
 
@@ -77,7 +76,7 @@ impl Screen {
             bar.finish_and_clear();
         }
         if self.asking {
-            form::print(&mut stderr(), "\n");
+            write(&mut stderr(), "\n");
         }
     }
 
@@ -113,7 +112,7 @@ impl Screen {
             bar.disable_steady_tick();
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
             // What it drew last stays otherwise.
-            form::print(&mut stderr(), "\r\u{1b}[2K");
+            write(&mut stderr(), "\r\u{1b}[2K");
         }
         self.asking = true;
         let withdrawn = question.withdrawn();
@@ -121,7 +120,7 @@ impl Screen {
         let filled = tokio::select! {
             biased;
             () = withdrawn.cancelled() => {
-                form::print(&mut stderr(), "\nThe server no longer needs an answer.\n");
+                write(&mut stderr(), "\nThe server no longer needs an answer.\n");
                 Some(None)
             }
             filled = form::fill(&question.message, &question.schema, lines, &mut output) => filled.map(Some),
@@ -180,10 +179,10 @@ fn keyboard() -> Option<Keyboard> {
     Some(lines)
 }
 
-/// Flushes what a question wrote.
-pub(super) fn flush(output: &mut dyn Write) {
-    if let Err(error) = output.flush() {
-        tracing::debug!(%error, "the terminal is gone");
+/// Writes to a terminal or a pipe. That its reader has gone is no reason to fail.
+pub(super) fn write(output: &mut dyn Write, text: &str) {
+    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        tracing::debug!(%error, "nobody reads the output");
     }
 }
 
