@@ -443,7 +443,8 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::Malformed(_) => Some(RejectReason::Message),
         Kind::Unusable(_) => Some(RejectReason::Header),
         Kind::NoSession => Some(RejectReason::Session),
-        Kind::NotServed(_) => Some(RejectReason::Tool),
+        Kind::NotServed(_) | Kind::UnknownTool(_) => Some(RejectReason::Tool),
+        Kind::NoTask(_) => Some(RejectReason::Task),
         Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
