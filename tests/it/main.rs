@@ -11,4 +11,5 @@
 
 mod support;
 
+mod faults;
 mod tasks;
