@@ -12,4 +12,5 @@
 mod support;
 
 mod faults;
+mod killing;
 mod tasks;
