@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -53,6 +54,9 @@ use params::Params;
 use policy::ToolPolicy;
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+
+/// Upstream sessions that are ended at the same time.
+const CLOSED_AT_ONCE: usize = 64;
 
 /// One endpoint with the server behind it.
 #[derive(Debug)]
@@ -139,7 +143,6 @@ pub struct Gateway {
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
-    metrics: Arc<Metrics>,
     keep_alive: Duration,
     clock: Clock,
     jobs: Jobs,
@@ -147,8 +150,8 @@ pub struct Gateway {
     draining: AtomicBool,
     /// Held calls are given up when this is cancelled.
     kill: CancellationToken,
-    /// The jobs of held calls.
-    held: TaskTracker,
+    /// Calls that are with an upstream or wait for it, held and plain.
+    calls: TaskTracker,
     /// Standalone streams end when this is cancelled.
     closing: CancellationToken,
     /// The next id for a held call.
@@ -176,13 +179,12 @@ impl Gateway {
             sealer,
             rates: parts.rates,
             limits: parts.limits,
-            metrics: parts.metrics,
             keep_alive: parts.keep_alive,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
             kill: CancellationToken::new(),
-            held: TaskTracker::new(),
+            calls: TaskTracker::new(),
             closing: CancellationToken::new(),
             minted: AtomicU64::new(first),
         })
@@ -199,10 +201,10 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until no call is held any more; only once nothing new is begun.
-    pub async fn held_calls_over(&self) {
-        self.held.close();
-        self.held.wait().await;
+    /// Waits until no call, held or plain, is with an upstream any more; to be used once nothing new is begun.
+    pub async fn calls_over(&self) {
+        self.calls.close();
+        self.calls.wait().await;
     }
 
     /// Ends the standalone streams, so that connections can finish.
@@ -298,7 +300,7 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route.name, &call.principal).ok_or(Kind::NoSession)
+        self.sessions.find(token, &call.route, &call.principal).ok_or(Kind::NoSession)
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
@@ -350,7 +352,7 @@ impl Gateway {
                 }
             }
         });
-        futures_util::future::join_all(closing).await;
+        futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -441,7 +443,8 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::Malformed(_) => Some(RejectReason::Message),
         Kind::Unusable(_) => Some(RejectReason::Header),
         Kind::NoSession => Some(RejectReason::Session),
-        Kind::NotServed(_) => Some(RejectReason::Tool),
+        Kind::NotServed(_) | Kind::UnknownTool(_) => Some(RejectReason::Tool),
+        Kind::NoTask(_) => Some(RejectReason::Task),
         Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()

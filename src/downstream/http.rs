@@ -15,12 +15,13 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::gateway::call::{Answer, Call};
-use crate::gateway::rejection::Rejection;
+use crate::gateway::call::{Accept, Answer, Call};
+use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
+use crate::sse;
 use crate::tenant::Principal;
 use crate::tenant::auth::{Authenticator, Refused};
 use crate::upstream::{Body, Error};
@@ -96,15 +97,16 @@ impl Endpoints {
         let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route, &mut timer.asked, &mut caller).await;
+        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
-            Ok(answer) => (Outcome::Ok, response_of(answer)),
+            Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
             Err(refusal) => {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    audit_refusal(caller.as_deref(), reason);
+                    let route = route.as_ref().map_or("", |route| &route.name);
+                    audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
             }
@@ -121,7 +123,7 @@ impl Endpoints {
         route: Option<Arc<Route>>,
         asked: &mut Asked,
         caller: &mut Option<Arc<Principal>>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<(Answer, Accept), Refusal> {
         let route = route.ok_or(Refusal::NoRoute)?;
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
         let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
@@ -137,7 +139,8 @@ impl Endpoints {
                 }
                 let body = self.read(body, &parts.headers).await?;
                 let call = call_of(parts, route, principal, body)?;
-                Ok(self.gateway.post(call, asked).await?)
+                let accept = call.accept;
+                Ok((self.gateway.post(call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
@@ -145,11 +148,13 @@ impl Endpoints {
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
-                Ok(self.gateway.get(call).await?)
+                let accept = call.accept;
+                Ok((self.gateway.get(call).await?, accept))
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                Ok(self.gateway.delete(&call_of(parts, route, principal, Bytes::new())?)?)
+                let call = call_of(parts, route, principal, Bytes::new())?;
+                Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method),
         }
@@ -211,8 +216,8 @@ fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Byt
     })
 }
 
-/// One line for each refused access: who, and why; never what they sent.
-fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
+/// One line for each refused access: who, where and why; never what else they sent.
+fn audit_refusal(caller: Option<&Principal>, route: &str, refusal: &Refusal, reason: RejectReason) {
     let is_access = matches!(
         reason,
         RejectReason::Credentials
@@ -220,11 +225,23 @@ fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
             | RejectReason::Host
             | RejectReason::Session
             | RejectReason::Task
+            | RejectReason::Tool
     );
-    if is_access {
-        let (tenant, subject) = caller.map_or(("", ""), |caller| (&*caller.tenant, &*caller.subject));
-        tracing::info!(target: "audit", event = "refused", tenant, subject, reason = reason.as_str());
+    if !is_access {
+        return;
     }
+    let (tenant, issuer, subject) =
+        caller.map_or(("", "", ""), |caller| (&*caller.tenant, &*caller.issuer, &*caller.subject));
+    let (task, tool) = match refusal {
+        Refusal::Rejected(rejection) => match &rejection.kind {
+            Kind::NoTask(Some(task)) => (task.to_string(), ""),
+            Kind::UnknownTool(tool) => (String::new(), &**tool),
+            _ => (String::new(), ""),
+        },
+        _ => (String::new(), ""),
+    };
+    let reason = reason.as_str();
+    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
 }
 
 impl Refusal {
@@ -279,12 +296,17 @@ impl Refusal {
     }
 }
 
-fn response_of(answer: Answer) -> Response<ResponseBody> {
+fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
     match answer {
         Answer::Accepted => empty(StatusCode::ACCEPTED),
         Answer::SessionEnded => empty(StatusCode::NO_CONTENT),
         Answer::Json { message, session } => {
-            let mut response = json(StatusCode::OK, message);
+            let mut response = if accept.json {
+                json(StatusCode::OK, message)
+            } else {
+                let event = sse::write_event(None, &message);
+                with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
+            };
             if let Some(value) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
                 response.headers_mut().insert(SESSION_ID, value);
             }

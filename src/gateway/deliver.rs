@@ -77,7 +77,7 @@ impl Deliveries {
 
     /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
     /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
-    pub fn notify(&self, task: &Task, event: Bytes) {
+    pub fn notify(&self, task: &Task, event: &Bytes) {
         let newest =
             |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
         let results = (0..).map_while(newest);
@@ -95,7 +95,7 @@ impl Deliveries {
     pub fn notify_status(&self, task: &Task) {
         if self.has_stream(task) {
             let message = jsonrpc::notification("notifications/tasks/status", Some(&core::task(task)));
-            self.notify(task, sse::write_event(None, &message));
+            self.notify(task, &sse::write_event(None, &message));
         }
     }
 
@@ -188,7 +188,14 @@ impl Deliveries {
     pub fn void(&self, task: &Task, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
             while self.disclaim(stream, task.id, question.number) {}
-            self.notify(task, void_event(task.id, question.number));
+            self.notify(task, &void_event(task.id, question.number));
+        }
+    }
+
+    /// Forgets the claim of a question that was answered.
+    pub fn answered(&self, task: TaskId, question: &Question) {
+        if let Progress::Claimed(stream) = question.progress {
+            while self.disclaim(stream, task, question.number) {}
         }
     }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::metrics::label::UpstreamOutcome;
@@ -38,6 +39,7 @@ pub(super) struct Manner {
 struct Registration {
     session: Arc<Session>,
     flag: Arc<CancelFlag>,
+    _call: TaskTrackerToken,
 }
 
 impl Drop for Registration {
@@ -66,18 +68,18 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let plan = self.plan(&call, &session, &request.id, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
-        let accepts_events = call.accept.events;
+        let accept = call.accept;
         let needs = Needs {
             id: request.id.clone(),
             limit: plan.limit,
-            whole: plan.rewrite.is_some() || plan.split_batches,
-            no_events: !accepts_events,
+            whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
+            no_events: !accept.events,
         };
         let sending = self.sending(call, session, &request, manner.exclusive, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
-                Waited::Begun(begun, plan) => answer(begun, plan, accepts_events),
+                Waited::Begun(begun, plan) => answer(begun, plan, accept.events),
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
@@ -87,7 +89,7 @@ impl Gateway {
                     }
                     Err(Fault::Deadline { started: true }.into())
                 }
-                Waited::Late(sending, plan) if accepts_events => {
+                Waited::Late(sending, plan) if accept.events => {
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
                 Waited::Late(sending, plan) => {
@@ -103,7 +105,8 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let flag = Arc::new(CancelFlag::default());
         session.live().plain.push((id.clone(), Arc::clone(&flag)));
-        let registration = Registration { session: Arc::clone(session), flag: Arc::clone(&flag) };
+        let registration =
+            Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
@@ -288,7 +291,7 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         members.sort_by_key(|member| is_answer(member, &plan.id));
         return match members.pop() {
             Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
-            Some(last) => Ok(Relay::of_messages(members, plan.rewritten(last))),
+            Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),
             None => Err(Fault::UpstreamProtocol.into()),
         };
     }

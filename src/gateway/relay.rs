@@ -36,14 +36,14 @@ const YIELDS: u8 = 3;
 
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
-pub type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
+pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
-pub type Places = Box<dyn Send>;
+pub(super) type Places = Box<dyn Send>;
 /// Changes the `result` of the answer.
-pub type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// An upstream's answer, as far as it has to be there before the client's can begin.
-pub enum Begun {
+pub(super) enum Begun {
     /// All of it, as one message.
     Whole(Bytes),
     /// One message that is passed on as it comes.
@@ -55,7 +55,7 @@ pub enum Begun {
 }
 
 /// How one plain call's answer is to be passed on.
-pub struct Plan {
+pub(super) struct Plan {
     /// The client's request.
     pub id: Id,
     /// The longest event or message in bytes.
@@ -75,6 +75,7 @@ pub struct Plan {
     /// Runs what must outlive the client's connection.
     pub jobs: Jobs,
     /// The call's registration in its session, until it is over.
+    #[expect(dead_code, reason = "ends when it is dropped")]
     pub registration: Box<dyn Send>,
     /// Its places, once it has them.
     pub places: Option<Places>,
@@ -85,7 +86,7 @@ pub struct Plan {
 impl Plan {
     /// The message, with its result changed where that is the plan.
     #[must_use]
-    pub fn rewritten(&self, message: Bytes) -> Bytes {
+    pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
         let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
         rewritten.unwrap_or(message)
     }
@@ -106,7 +107,7 @@ enum Source {
 }
 
 /// The body of the answer to one plain call.
-pub struct Relay {
+pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
@@ -122,20 +123,20 @@ pub struct Relay {
 impl Relay {
     /// Passes on a JSON body as it is.
     #[must_use]
-    pub fn of_json(body: Body, plan: Plan) -> Self {
+    pub(super) fn of_json(body: Body, plan: Plan) -> Self {
         Self::new(Source::Raw(body), plan)
     }
 
     /// Passes on a stream of events.
     #[must_use]
-    pub fn of_events(body: Body, plan: Plan) -> Self {
+    pub(super) fn of_events(body: Body, plan: Plan) -> Self {
         let limit = plan.limit;
         Self::new(Source::Events(body, Framer::new(limit)), plan)
     }
 
     /// Passes on messages, of which the first is there already.
     #[must_use]
-    pub fn of_channel(first: &Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
+    pub(super) fn of_channel(first: &Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
         let mut relay = Self::new(Source::Channel(channel), plan);
         relay.pass(first);
         relay
@@ -143,16 +144,16 @@ impl Relay {
 
     /// A stream of messages that are all there.
     #[must_use]
-    pub fn of_messages(messages: Vec<Bytes>, last: Bytes) -> Answer {
+    pub(super) fn of_messages(messages: &[Bytes], last: &Bytes) -> Answer {
         let events: Vec<u8> =
-            messages.iter().chain([&last]).flat_map(|message| sse::write_event(None, message)).collect();
+            messages.iter().chain([last]).flat_map(|message| sse::write_event(None, message)).collect();
         let body = http_body_util::Full::new(Bytes::from(events)).map_err(|never| match never {});
         Answer::Events(body.boxed_unsync())
     }
 
     /// Passes on the rest of a stream that the client lost; which request it answers is not known here.
     #[must_use]
-    pub fn of_resumed(body: Body, plan: Plan) -> Self {
+    pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let mut relay = Self::of_events(body, plan);
         relay.resumable = true;
         relay
@@ -160,7 +161,7 @@ impl Relay {
 
     /// Starts a stream of events for an answer that is not there yet.
     #[must_use]
-    pub fn of_sending(sending: Sending, plan: Plan) -> Self {
+    pub(super) fn of_sending(sending: Sending, plan: Plan) -> Self {
         Self::new(Source::Waiting(sending), plan)
     }
 
@@ -338,7 +339,7 @@ impl Relay {
 }
 
 /// Before the ids of events that are the upstream's: they are resumed there.
-pub const UPSTREAM_EVENT: &str = "u.";
+pub(super) const UPSTREAM_EVENT: &str = "u.";
 
 /// The message with its result changed, if it is the response to that request.
 fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
@@ -481,19 +482,19 @@ async fn drain(source: Source, plan: Plan) {
 }
 
 /// A call on its way upstream that goes on when its client goes away.
-pub struct Detached {
+pub(super) struct Detached {
     parts: Option<(Sending, Plan)>,
 }
 
 impl Detached {
     /// A call that has been sent, or waits for its place.
     #[must_use]
-    pub fn new(sending: Sending, plan: Plan) -> Self {
+    pub(super) fn new(sending: Sending, plan: Plan) -> Self {
         Self { parts: Some((sending, plan)) }
     }
 
     /// Waits for the answer's beginning at most until `limit`; then gives everything back.
-    pub async fn begun(mut self, limit: Instant) -> Waited {
+    pub(super) async fn begun(mut self, limit: Instant) -> Waited {
         let cancelled_or_begun = std::future::poll_fn(|cx| {
             let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
             if plan.cancelled.poll(cx) {
@@ -516,7 +517,7 @@ impl Detached {
 }
 
 /// What came of waiting for a reply.
-pub enum Waited {
+pub(super) enum Waited {
     /// It has begun.
     Begun(Begun, Plan),
     /// There will be none.
@@ -537,7 +538,7 @@ impl Drop for Detached {
 }
 
 /// A stream of events that the gateway itself fills.
-pub struct EventStream {
+pub(super) struct EventStream {
     events: mpsc::Receiver<Bytes>,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     keep_alive: Duration,
@@ -550,7 +551,7 @@ pub struct EventStream {
 impl EventStream {
     /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         events: mpsc::Receiver<Bytes>,
         ends: Vec<CancellationToken>,
         keep_alive: Duration,

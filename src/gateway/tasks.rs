@@ -28,13 +28,11 @@ const WAITING_EVENTS: usize = 64;
 const RETRY_MS: u64 = 1000;
 /// Before the ids of events on `tasks/result` streams.
 pub(super) const TASK_EVENT: &str = "t.";
-/// The one answer for tasks that are unknown, somebody else's or expired.
-const NOT_FOUND: Kind = Kind::Params("Task not found");
 
 impl Gateway {
     async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = core::task_id(request.params.whole).ok_or(NOT_FOUND)?;
-        self.ledger.get(owner, id).await?.ok_or(NOT_FOUND)
+        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
+        self.ledger.get(owner, id).await?.ok_or(Kind::NoTask(Some(id)))
     }
 
     /// The task as it is now ("Getting Tasks").
@@ -46,10 +44,10 @@ impl Gateway {
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
         let owner = owner(&call.principal, &call.route);
-        let id = core::task_id(request.params.whole).ok_or(NOT_FOUND)?;
+        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
         match self.end_task(&owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
-            Err(ApplyError::NotFound) => Err(NOT_FOUND),
+            Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
             Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
@@ -106,7 +104,7 @@ impl Gateway {
         let task = self.find(&owner, request).await?;
         if task.state.is_ended() {
             let message = self.outcome_message(&owner, &task, &request.id).await?;
-            self.note_read(&task);
+            self.note_read(&task).await;
             return Ok(Answer::json(message));
         }
         if call.accept.events {
@@ -115,8 +113,10 @@ impl Gateway {
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
             ended = self.ledger.wait(&owner, task.id, |_| false) => {
-                let task = ended?.ok_or(NOT_FOUND)?;
-                Ok(Answer::json(self.outcome_message(&owner, &task, &request.id).await?))
+                let task = ended?.ok_or(Kind::NoTask(Some(task.id)))?;
+                let message = self.outcome_message(&owner, &task, &request.id).await?;
+                self.note_read(&task).await;
+                Ok(Answer::json(message))
             }
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
@@ -128,7 +128,7 @@ impl Gateway {
         if task.state == State::Ended(Ending::Cancelled) {
             return Err(Kind::Cancelled(task.id));
         }
-        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(NOT_FOUND)?;
+        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
         Ok(match core::outcome(&outcome, task.id) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(id, &error),
@@ -176,8 +176,11 @@ impl Gateway {
         Some((task, Id::from_json(parts.next()?).ok()?, is_last))
     }
 
-    /// Notes in the audit log that a result was fetched.
-    fn note_read(&self, task: &Task) {
+    /// Notes in the audit log that a result was fetched, the first time.
+    async fn note_read(&self, task: &Task) {
+        if !self.ledger.note_read(&task.owner, task.id).await.unwrap_or(false) {
+            return;
+        }
         let Owner { tenant, issuer, subject, route, .. } = &*task.owner;
         tracing::info!(target: "audit", event = "result_read", %tenant, %issuer, %subject, %route, tool = %task.tool, task = %task.id);
     }
@@ -247,9 +250,9 @@ impl ResultJob {
     async fn outcome(&self) -> Bytes {
         let Self { gateway, owner, task, id, .. } = self;
         let message = async {
-            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(NOT_FOUND)?;
+            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(Kind::NoTask(Some(*task)))?;
             let message = gateway.outcome_message(owner, &ended, id).await?;
-            gateway.note_read(&ended);
+            gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
         message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
