@@ -345,6 +345,8 @@ struct Conversation<'a> {
     resumptions: u32,
     /// The last event id that the upstream gave for this call.
     resume_after: Option<String>,
+    /// How long it asked to wait before that.
+    retry: Option<Duration>,
     /// Something on the stream was no message.
     saw_garbage: bool,
     progress: Option<f64>,
@@ -366,6 +368,7 @@ impl<'a> Conversation<'a> {
             posting: Vec::new(),
             resumptions: 0,
             resume_after: None,
+            retry: None,
             saw_garbage: false,
             progress: None,
             noted: None,
@@ -574,9 +577,10 @@ impl<'a> Conversation<'a> {
         if let Some(error) = &error {
             tracing::warn!(error = %Chain(error), task = %self.call.task.id, "the upstream's answer did not come");
         }
-        let mut retry = None;
+        // Whatever is wrong with the resumption says nothing of the call.
+        let was_resuming = matches!(self.source, Source::Sending(_));
         if let Source::Reading(messages) = &self.source {
-            retry = messages.retry();
+            self.retry = messages.retry().or(self.retry);
             self.resume_after = messages.last_event_id().map(str::to_owned).or(self.resume_after.take());
         } else if self.resume_after.is_none() {
             return Some(self.not_sent(error));
@@ -584,21 +588,21 @@ impl<'a> Conversation<'a> {
         let can_resume = matches!(error, None | Some(Error::Lost(_) | Error::Connect(_)));
         match &self.resume_after {
             Some(last_event_id) if can_resume && self.resumptions < RESUMPTIONS => {
-                self.source = Source::Sending(self.resume(last_event_id.clone(), retry));
+                self.source = Source::Sending(self.resume(last_event_id.clone()));
                 self.resumptions += 1;
                 None
             }
             _ if matches!(error, Some(Error::TooLarge(_))) => Some(End::Fault(Fault::UpstreamTooLarge)),
-            _ if self.saw_garbage || matches!(error, Some(Error::Protocol(_))) => {
+            _ if !was_resuming && (self.saw_garbage || matches!(error, Some(Error::Protocol(_)))) => {
                 Some(End::Fault(Fault::UpstreamProtocol))
             }
             _ => Some(End::Fault(Fault::OutcomeUnknown)),
         }
     }
 
-    fn resume(&self, last_event_id: String, retry: Option<Duration>) -> Sending {
+    fn resume(&self, last_event_id: String) -> Sending {
         let (route, session) = (Arc::clone(&self.call.route), self.call.session.terms.upstream.clone());
-        let pause = retry.unwrap_or(RESUME_PAUSE) * (self.resumptions + 1);
+        let pause = self.retry.unwrap_or(RESUME_PAUSE) * (self.resumptions + 1);
         Box::pin(async move {
             tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
             match route.upstream.listen(&session, Some(&last_event_id)).await? {

@@ -11,4 +11,6 @@
 
 mod support;
 
+mod faults;
+mod killing;
 mod tasks;
