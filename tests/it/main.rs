@@ -11,4 +11,5 @@
 
 mod support;
 
+mod bad_messages;
 mod tasks;
