@@ -12,4 +12,6 @@
 mod support;
 
 mod bad_messages;
+mod sessions;
 mod tasks;
+mod transport;
