@@ -23,6 +23,7 @@ use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
+use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
@@ -65,7 +66,7 @@ impl App {
         let routes: Vec<Arc<Route>> =
             settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
         let gateway = Gateway::new(Parts {
-            store: Arc::new(MemoryStore::new(clock)),
+            store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
             sealer: sealer_of(settings),
             rates: rates_of(settings)?,
@@ -77,7 +78,9 @@ impl App {
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
-        let admin = Arc::new(AdminState::new(Arc::clone(&metrics), token));
+        let ledger = gateway.ledger().clone();
+        let admin = AdminState::new(Arc::clone(&metrics), token);
+        let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
         let by_path = settings.routes.iter().map(|route| route.path.clone()).zip(routes.iter().cloned());
@@ -118,10 +121,10 @@ impl App {
         tracing::info!(drain = ?self.drain, "stopping");
         self.admin.stopping();
         self.gateway.drain();
-        if tokio::time::timeout(self.drain, self.gateway.held_calls_over()).await.is_err() {
-            tracing::warn!("held calls are given up: the drain time is over");
+        if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
+            tracing::warn!("the drain time is over: held calls are given up");
             self.gateway.give_up();
-            let over = tokio::time::timeout(LAST_GRACE, self.gateway.held_calls_over()).await;
+            let over = tokio::time::timeout(LAST_GRACE, self.gateway.calls_over()).await;
             tracing::info!(all_ended = over.is_ok(), "held calls were given up");
         }
         self.gateway.close_streams();

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,6 +53,9 @@ use params::Params;
 use policy::ToolPolicy;
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+
+/// Upstream sessions that are ended at the same time.
+const CLOSED_AT_ONCE: usize = 64;
 
 /// One endpoint with the server behind it.
 #[derive(Debug)]
@@ -131,15 +135,14 @@ pub struct Gateway {
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
-    metrics: Arc<Metrics>,
     clock: Clock,
     jobs: Jobs,
     /// No new tasks or sessions any more.
     draining: AtomicBool,
     /// Held calls are given up when this is cancelled.
     kill: CancellationToken,
-    /// The jobs of held calls.
-    held: TaskTracker,
+    /// Calls that are with an upstream or wait for it, held and plain.
+    calls: TaskTracker,
     /// Standalone streams end when this is cancelled.
     closing: CancellationToken,
     /// The next id for a held call.
@@ -167,12 +170,11 @@ impl Gateway {
             sealer,
             rates: parts.rates,
             limits: parts.limits,
-            metrics: parts.metrics,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
             kill: CancellationToken::new(),
-            held: TaskTracker::new(),
+            calls: TaskTracker::new(),
             closing: CancellationToken::new(),
             minted: AtomicU64::new(first),
         })
@@ -189,10 +191,10 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until no call is held any more; only once nothing new is begun.
-    pub async fn held_calls_over(&self) {
-        self.held.close();
-        self.held.wait().await;
+    /// Waits until no call, held or plain, is with an upstream any more; to be used once nothing new is begun.
+    pub async fn calls_over(&self) {
+        self.calls.close();
+        self.calls.wait().await;
     }
 
     /// Ends the standalone streams, so that connections can finish.
@@ -288,7 +290,7 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route.name, &call.principal).ok_or(Kind::NoSession)
+        self.sessions.find(token, &call.route, &call.principal).ok_or(Kind::NoSession)
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
@@ -340,7 +342,7 @@ impl Gateway {
                 }
             }
         });
-        futures_util::future::join_all(closing).await;
+        futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {

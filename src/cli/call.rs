@@ -29,7 +29,7 @@ const BROKEN: u8 = 3;
 
 /// Call a tool of an MCP server and print its result as JSON
 #[derive(Debug, Clone, Args)]
-pub struct CallArgs {
+pub(super) struct CallArgs {
     /// The server's endpoint, such as http://127.0.0.1:8080/mcp
     #[arg(value_parser = url)]
     pub url: Uri,
@@ -73,7 +73,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// Makes the call at the terminal; Ctrl-C cancels it.
-pub async fn run(args: CallArgs) -> ExitCode {
+pub(super) async fn run(args: CallArgs) -> ExitCode {
     let jobs = Jobs::default();
     let mut screen = Screen::new();
     let ended = perform(args, &mut screen, &jobs, interrupted()).await;

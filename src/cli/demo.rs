@@ -22,7 +22,7 @@ const SECTIONS: u32 = 8;
 
 /// Show what taskgate does: a server without tasks, the gateway in front of it, one slow call through a task
 #[derive(Debug, Clone, Args)]
-pub struct DemoArgs {
+pub(super) struct DemoArgs {
     /// Exit after the call instead of staying up
     #[arg(long)]
     pub once: bool,
@@ -33,7 +33,7 @@ pub struct DemoArgs {
 
 /// Runs the demo. `start_gateway` puts the gateway in front of a server's URL and gives the gateway's own URL and what
 /// keeps it running.
-pub async fn run<G, F>(args: DemoArgs, start_gateway: impl FnOnce(String) -> F) -> ExitCode
+pub(super) async fn run<G, F>(args: DemoArgs, start_gateway: impl FnOnce(String) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<(String, G)>>,
 {

@@ -77,7 +77,7 @@ impl Deliveries {
 
     /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
     /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
-    pub fn notify(&self, task: &Task, event: Bytes) {
+    pub fn notify(&self, task: &Task, event: &Bytes) {
         let newest =
             |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
         let results = (0..).map_while(newest);
@@ -95,7 +95,7 @@ impl Deliveries {
     pub fn notify_status(&self, task: &Task) {
         if self.has_stream(task) {
             let message = jsonrpc::notification("notifications/tasks/status", Some(&core::task(task)));
-            self.notify(task, sse::write_event(None, &message));
+            self.notify(task, &sse::write_event(None, &message));
         }
     }
 
@@ -167,7 +167,12 @@ impl Deliveries {
                 Err(_) => ledger.get(&claim.owner, claim.task).await.ok().flatten(),
             };
             if let Some(task) = task {
+                if task.state.is_ended() {
+                    self.voided.remove(&claim.task);
+                }
                 self.offer(ledger, &task).await;
+            } else {
+                self.voided.remove(&claim.task);
             }
         }
     }
@@ -183,11 +188,23 @@ impl Deliveries {
     /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
     pub fn void(&self, task: &Task, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
-            self.claims
-                .entry(stream)
-                .and_modify(|claims| claims.retain(|c| c.task != task.id || c.number != question.number));
-            self.notify(task, void_event(task.id, question.number));
+            self.forget(stream, task.id, question.number);
+            self.notify(task, &void_event(task.id, question.number));
         }
+    }
+
+    /// Forgets the claim of a question that was answered.
+    pub fn answered(&self, task: TaskId, question: &Question) {
+        if let Progress::Claimed(stream) = question.progress {
+            self.forget(stream, task, question.number);
+        }
+    }
+
+    fn forget(&self, stream: u64, task: TaskId, number: u32) {
+        self.claims.remove_if_mut(&stream, |_, claims| {
+            claims.retain(|claim| claim.task != task || claim.number != number);
+            claims.is_empty()
+        });
     }
 
     fn voided_events(&self, task: TaskId) -> Vec<u8> {

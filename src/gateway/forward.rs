@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::metrics::label::UpstreamOutcome;
@@ -14,7 +15,7 @@ use crate::tenant::fair;
 use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
-use super::call::{Answer, Call};
+use super::call::{Accept, Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::{Detached, KEEP_ALIVE, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, Session};
@@ -38,6 +39,7 @@ pub(super) struct Manner {
 struct Registration {
     session: Arc<Session>,
     flag: Arc<CancelFlag>,
+    _call: TaskTrackerToken,
 }
 
 impl Drop for Registration {
@@ -66,12 +68,12 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let plan = self.plan(&call, &session, &request.id, &manner);
         let limit = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
-        let accepts_events = call.accept.events;
+        let accept = call.accept;
         let sending = self.sending(call, session, &request, manner.exclusive);
         let mut waited = Detached::new(sending, plan).reply(limit).await;
         loop {
             return match waited {
-                Waited::Replied(reply, plan) => answer(reply, plan, accepts_events).await,
+                Waited::Replied(reply, plan) => answer(reply, plan, accept).await,
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
@@ -81,7 +83,7 @@ impl Gateway {
                     }
                     Err(Fault::Deadline { started: true }.into())
                 }
-                Waited::Late(sending, plan) if accepts_events => {
+                Waited::Late(sending, plan) if accept.events => {
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
                 Waited::Late(sending, plan) => {
@@ -97,7 +99,8 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let flag = Arc::new(CancelFlag::default());
         session.live().plain.push((id.clone(), Arc::clone(&flag)));
-        let registration = Registration { session: Arc::clone(session), flag: Arc::clone(&flag) };
+        let registration =
+            Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
@@ -190,8 +193,10 @@ fn without_tasks(request: &Request<'_>) -> Bytes {
 }
 
 /// Passes a reply on in the form in which it came, as far as that is possible.
-async fn answer(reply: Reply, plan: Plan, accepts_events: bool) -> Result<Answer, Kind> {
+async fn answer(reply: Reply, plan: Plan, accept: Accept) -> Result<Answer, Kind> {
+    let accepts_events = accept.events;
     match reply {
+        Reply::Json(_) if !accept.json => Ok(Answer::Events(Relay::as_events(reply, plan).boxed_unsync())),
         Reply::Json(mut body) => {
             let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
             if plan.rewrite.is_none() && !is_small && !plan.split_batches {
@@ -212,7 +217,7 @@ async fn answer(reply: Reply, plan: Plan, accepts_events: bool) -> Result<Answer
             if !accepts_events {
                 return only_answer(Messages::of_reply(Reply::Messages(channel), plan.limit), plan).await;
             }
-            Ok(Answer::Events(Relay::of_channel(first, channel, plan).boxed_unsync()))
+            Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync()))
         }
         other => only_answer(Messages::of_reply(other, plan.limit), plan).await,
     }
@@ -232,7 +237,7 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         members.sort_by_key(|member| is_answer(member, &plan.id));
         return match members.pop() {
             Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
-            Some(last) => Ok(Relay::of_messages(members, plan.rewritten(last))),
+            Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),
             None => Err(Fault::UpstreamProtocol.into()),
         };
     }

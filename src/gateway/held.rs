@@ -382,8 +382,8 @@ impl<'a> Conversation<'a> {
             tokio::select! {
                 message = next(&mut self.source, self.call.route.max_message) => match message {
                     Ok(Some(message)) => if let Some(end) = self.take(message).await { return end },
-                    Ok(None) => if let Some(end) = self.lost(None).await { return end },
-                    Err(error) => if let Some(end) = self.lost(Some(error)).await { return end },
+                    Ok(None) => if let Some(end) = self.lost(None) { return end },
+                    Err(error) => if let Some(end) = self.lost(Some(error)) { return end },
                 },
                 Some(message) = self.side.recv() => if let Some(end) = self.take(message).await { return end },
                 Some(settled) = self.postings.next() => self.settle(settled).await,
@@ -535,7 +535,7 @@ impl<'a> Conversation<'a> {
     }
 
     fn tell(&self, message: &[u8]) {
-        self.call.gateway.deliveries.notify(&self.call.task, sse::write_event(None, message));
+        self.call.gateway.deliveries.notify(&self.call.task, &sse::write_event(None, message));
     }
 
     /// Progress goes on under the client's own token until the task ends, and must rise (2025-11-25 progress).
@@ -576,7 +576,7 @@ impl<'a> Conversation<'a> {
 
     /// The stream ended, or the call could not be sent. A stream with event ids is taken up again; else nobody knows what
     /// became of the call (2025-11-25 transports, "Resumability and Redelivery").
-    async fn lost(&mut self, error: Option<Error>) -> Option<End> {
+    fn lost(&mut self, error: Option<Error>) -> Option<End> {
         if let Some(error) = &error {
             tracing::warn!(error = %Chain(error), task = %self.call.task.id, "the upstream's answer did not come");
         }

@@ -20,7 +20,7 @@ use super::session::{Live, Session};
 use super::{Gateway, Route};
 
 /// Before the ids of standalone events, which are resumed by the listener and not by a stream of their own.
-pub const LISTENER_EVENT: &str = "g.";
+pub(super) const LISTENER_EVENT: &str = "g.";
 /// How long to wait before listening again, when the upstream does not say.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait, after several failures.

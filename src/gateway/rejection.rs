@@ -226,7 +226,7 @@ impl Kind {
     /// Too many plain calls wait for the route's upstream.
     #[must_use]
     pub fn queue_full(route: &super::Route) -> Self {
-        let limit = u64::try_from(route.places.usage().waiting_plain).unwrap_or(u64::MAX);
+        let limit = u64::try_from(route.places.plain_queue()).unwrap_or(u64::MAX);
         Self::Quota { reason: "upstream_queue", limit, retry_after: QUOTA_RETRY }
     }
 

@@ -28,21 +28,21 @@ use super::session::CancelFlag;
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
 /// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
 const YIELDS: u8 = 3;
 
 /// An upstream's answer on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Result<(Reply, Places), Kind>> + Send>>;
+pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Reply, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
-pub type Places = Box<dyn Send>;
+pub(super) type Places = Box<dyn Send>;
 /// Changes the `result` of the answer.
-pub type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// How one plain call's answer is to be passed on.
-pub struct Plan {
+pub(super) struct Plan {
     /// The client's request.
     pub id: Id,
     /// The longest event or message in bytes.
@@ -60,6 +60,7 @@ pub struct Plan {
     /// Runs what must outlive the client's connection.
     pub jobs: Jobs,
     /// The call's registration in its session, until it is over.
+    #[expect(dead_code, reason = "ends when it is dropped")]
     pub registration: Box<dyn Send>,
     /// Its places, once it has them.
     pub places: Option<Places>,
@@ -70,7 +71,7 @@ pub struct Plan {
 impl Plan {
     /// The message, with its result changed where that is the plan.
     #[must_use]
-    pub fn rewritten(&self, message: Bytes) -> Bytes {
+    pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
         let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
         rewritten.unwrap_or(message)
     }
@@ -91,7 +92,7 @@ enum Source {
 }
 
 /// The body of the answer to one plain call.
-pub struct Relay {
+pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
@@ -107,7 +108,7 @@ pub struct Relay {
 impl Relay {
     /// Passes on a reply.
     #[must_use]
-    pub fn of_reply(reply: Reply, plan: Plan) -> Self {
+    pub(super) fn of_reply(reply: Reply, plan: Plan) -> Self {
         let source = match reply {
             Reply::Json(body) => Source::Raw(body),
             other => Source::of(other, plan.limit),
@@ -117,33 +118,39 @@ impl Relay {
 
     /// Passes on messages, of which the first is there already.
     #[must_use]
-    pub fn of_channel(first: Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
+    pub(super) fn of_channel(first: &Bytes, channel: mpsc::Receiver<Bytes>, plan: Plan) -> Self {
         let mut relay = Self::new(Source::Channel(channel), plan);
-        relay.pass(&first);
+        relay.pass(first);
         relay
     }
 
     /// A stream of messages that are all there.
     #[must_use]
-    pub fn of_messages(messages: Vec<Bytes>, last: Bytes) -> Answer {
+    pub(super) fn of_messages(messages: &[Bytes], last: &Bytes) -> Answer {
         let events: Vec<u8> =
-            messages.iter().chain([&last]).flat_map(|message| sse::write_event(None, message)).collect();
+            messages.iter().chain([last]).flat_map(|message| sse::write_event(None, message)).collect();
         let body = http_body_util::Full::new(Bytes::from(events)).map_err(|never| match never {});
         Answer::Events(body.boxed_unsync())
     }
 
     /// Passes on the rest of a stream that the client lost; which request it answers is not known here.
     #[must_use]
-    pub fn of_resumed(body: Body, plan: Plan) -> Self {
+    pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let limit = plan.limit;
         let mut relay = Self::new(Source::Events(body, Framer::new(limit)), plan);
         relay.resumable = true;
         relay
     }
 
+    /// Passes on a reply as events, whatever it is.
+    #[must_use]
+    pub fn as_events(reply: Reply, plan: Plan) -> Self {
+        Self::new(Source::of(reply, plan.limit), plan)
+    }
+
     /// Starts a stream of events for an answer that is not there yet.
     #[must_use]
-    pub fn of_sending(sending: Sending, plan: Plan) -> Self {
+    pub(super) fn of_sending(sending: Sending, plan: Plan) -> Self {
         Self::new(Source::Waiting(sending), plan)
     }
 
@@ -290,7 +297,7 @@ impl Source {
 }
 
 /// Before the ids of events that are the upstream's: they are resumed there.
-pub const UPSTREAM_EVENT: &str = "u.";
+pub(super) const UPSTREAM_EVENT: &str = "u.";
 
 /// The message with its result changed, if it is the response to that request.
 fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
@@ -427,19 +434,19 @@ async fn drain(source: Source, plan: Plan) {
 }
 
 /// A call on its way upstream that goes on when its client goes away.
-pub struct Detached {
+pub(super) struct Detached {
     parts: Option<(Sending, Plan)>,
 }
 
 impl Detached {
     /// A call that has been sent, or waits for its place.
     #[must_use]
-    pub fn new(sending: Sending, plan: Plan) -> Self {
+    pub(super) fn new(sending: Sending, plan: Plan) -> Self {
         Self { parts: Some((sending, plan)) }
     }
 
     /// Waits for the reply at most until `limit`; then gives everything back.
-    pub async fn reply(mut self, limit: Instant) -> Waited {
+    pub(super) async fn reply(mut self, limit: Instant) -> Waited {
         let cancelled_or_reply = std::future::poll_fn(|cx| {
             let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
             if plan.cancelled.poll(cx) {
@@ -462,7 +469,7 @@ impl Detached {
 }
 
 /// What came of waiting for a reply.
-pub enum Waited {
+pub(super) enum Waited {
     /// It came.
     Replied(Reply, Plan),
     /// There will be none.
@@ -483,7 +490,7 @@ impl Drop for Detached {
 }
 
 /// A stream of events that the gateway itself fills.
-pub struct EventStream {
+pub(super) struct EventStream {
     events: mpsc::Receiver<Bytes>,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     tick: Pin<Box<Sleep>>,
@@ -495,7 +502,7 @@ pub struct EventStream {
 impl EventStream {
     /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
     #[must_use]
-    pub fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
+    pub(super) fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
         let tick = Box::pin(tokio::time::sleep(KEEP_ALIVE));
         let ended = Box::pin(async move {
             if ends.is_empty() {

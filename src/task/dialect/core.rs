@@ -1,6 +1,5 @@
 //! The core dialect of 2025-11-25: `params.task`, the Task object, and where a message names its task.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -37,10 +36,7 @@ pub fn requested_ttl(task: &str) -> Result<Option<Duration>, &'static str> {
 #[must_use]
 pub fn task(task: &Task) -> String {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let mut out = String::with_capacity(320);
-    // Writing to a string can't fail.
-    drop(write!(
-        out,
+    let mut out = format!(
         "{{\"taskId\":\"{}\",\"status\":\"{}\",\"createdAt\":\"{}\",\"lastUpdatedAt\":\"{}\",\"ttl\":{},\"pollInterval\":{}",
         task.id,
         task.state.status().as_str(),
@@ -48,7 +44,7 @@ pub fn task(task: &Task) -> String {
         task.updated_at,
         millis(task.ttl),
         millis(task.poll_interval),
-    ));
+    );
     if let Some(message) = &task.status_message {
         out.push_str(",\"statusMessage\":");
         out.push_str(&raw_string(message));
@@ -130,11 +126,10 @@ pub enum Payload {
     Error(String),
 }
 
-/// The task id in `params`; `None` for anything that is no id that was ever given out.
+/// The task that a `taskId` member names; `None` for anything that is no id that was ever given out.
 #[must_use]
-pub fn task_id(params: Option<&RawValue>) -> Option<TaskId> {
-    let params = Object::parse(params?.get()).ok()?;
-    TaskId::parse(&string_value(params.get("taskId")?)?)
+pub fn task_id(task_id: Option<&RawValue>) -> Option<TaskId> {
+    TaskId::parse(&string_value(task_id?.get())?)
 }
 
 /// The id under which a question is put to a client: it names the task, so that an answer finds it wherever it arrives.
