@@ -133,7 +133,7 @@ impl Gateway {
         let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(NOT_FOUND)?;
         Ok(match core::outcome(&outcome, task.id) {
             Payload::Result(result) => jsonrpc::response(id, &result),
-            Payload::Error(error) => jsonrpc::raw_error_response(id, &error),
+            Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
         })
     }
 
