@@ -12,6 +12,9 @@
 mod support;
 
 mod bad_messages;
+mod faithful;
 mod sessions;
 mod tasks;
+mod tools;
 mod transport;
+mod versions;
