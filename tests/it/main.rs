@@ -13,6 +13,7 @@ mod support;
 
 mod bad_messages;
 mod faithful;
+mod questions;
 mod sessions;
 mod tasks;
 mod tools;
