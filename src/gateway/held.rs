@@ -422,7 +422,7 @@ impl<'a> Conversation<'a> {
     fn answer(&mut self, id: Id, answer: &Answer) {
         let body = match answer {
             Answer::Result(result) => jsonrpc::response(&id, result),
-            Answer::Error(error) => jsonrpc::raw_error_response(&id, error),
+            Answer::Error(error) => jsonrpc::raw_error_response(Some(&id), error),
         };
         self.posting.push(id.clone());
         self.post(body, Some(id));

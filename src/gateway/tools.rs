@@ -18,6 +18,9 @@ use super::relay::Rewrite;
 use super::session::Session;
 use super::{Gateway, Request, RetryAfter, owner};
 
+/// The longest tool name that a task is made for, in bytes: the record keeps it.
+const MAX_NAME: usize = 1024;
+
 impl Gateway {
     /// Lists tools, on every page with what the route says of each (2025-11-25 tasks, "Tool-Level Negotiation").
     pub(super) async fn tools_list(
@@ -80,6 +83,13 @@ impl Gateway {
         if request.params.arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
             return Err(Kind::Params("`arguments` must be an object"));
         }
+        if tool.len() > MAX_NAME {
+            return Err(Kind::Params("`name` is longer than 1024 bytes"));
+        }
+        let progress_token = request.params.progress_token().filter(|token| **token != *"null");
+        if progress_token.as_deref().is_some_and(|token| Id::from_json(token).is_err()) {
+            return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
+        }
         if self.is_draining() {
             return Err(Fault::Shutdown.into());
         }
@@ -89,7 +99,6 @@ impl Gateway {
             limit: self.rates.create_burst(&call.principal.tenant).unwrap_or_default().into(),
             retry_after: retry_after.max(QUOTA_RETRY / 1000),
         })?;
-        let progress_token = request.params.progress_token();
         let new = NewTask {
             owner: Arc::new(owner(&call.principal, &call.route)),
             tool: tool.into(),
