@@ -83,13 +83,29 @@ pub struct AdminState {
     token: Option<Token>,
     stopping: AtomicBool,
     store_down: AtomicBool,
+    refresh: Option<Refresh>,
+}
+
+/// Sets figures before they are shown.
+struct Refresh(Box<dyn Fn(&Metrics) + Send + Sync>);
+
+impl fmt::Debug for Refresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refresh")
+    }
 }
 
 impl AdminState {
     /// Ready from the start.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, token: Option<Token>) -> Self {
-        Self { metrics, token, stopping: AtomicBool::new(false), store_down: AtomicBool::new(false) }
+        Self { metrics, token, stopping: AtomicBool::new(false), store_down: AtomicBool::new(false), refresh: None }
+    }
+
+    /// The same, with figures that are looked up only when they are asked for.
+    #[must_use]
+    pub fn refreshed_by(self, refresh: impl Fn(&Metrics) + Send + Sync + 'static) -> Self {
+        Self { refresh: Some(Refresh(Box::new(refresh))), ..self }
     }
 
     /// From now on not ready, so that no new clients are sent here.
@@ -191,6 +207,9 @@ fn exposition(headers: &HeaderMap, state: &AdminState, jobs: &Jobs) -> Response<
         return response;
     }
     state.metrics.set_jobs(jobs.running());
+    if let Some(Refresh(refresh)) = &state.refresh {
+        refresh(&state.metrics);
+    }
     let mut response = plain(StatusCode::OK, state.metrics.encode());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
     response

@@ -16,12 +16,14 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminState};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
-use crate::downstream::{http::Endpoints, origin, server};
+use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
+use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
+use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
@@ -33,6 +35,21 @@ use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
+
+/// Times that no configuration changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// How long a stream may be silent before something keeps it warm.
+    pub keep_alive: Duration,
+    /// How long clients may keep the gateway waiting.
+    pub patience: Patience,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { keep_alive: KEEP_ALIVE, patience: Patience::default() }
+    }
+}
 
 /// A gateway that serves.
 #[derive(Debug)]
@@ -56,6 +73,14 @@ impl App {
     /// # Errors
     /// When an address can't be bound, or the settings can't be met.
     pub async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        Self::start_with(settings, Timing::default()).await
+    }
+
+    /// As [`App::start`], with other times than the protocol's users are used to: tests can't wait for those.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start_with(settings: &Settings, timing: Timing) -> anyhow::Result<Self> {
         let jobs = Jobs::default();
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
@@ -64,19 +89,22 @@ impl App {
         let routes: Vec<Arc<Route>> =
             settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
         let gateway = Gateway::new(Parts {
-            store: Arc::new(MemoryStore::new(clock)),
+            store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
             sealer: sealer_of(settings),
             rates: rates_of(settings)?,
             limits: limits_of(settings),
             metrics: Arc::clone(&metrics),
+            keep_alive: timing.keep_alive,
             clock,
             jobs: jobs.clone(),
         });
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
-        let admin = Arc::new(AdminState::new(Arc::clone(&metrics), token));
+        let ledger = gateway.ledger().clone();
+        let admin = AdminState::new(Arc::clone(&metrics), token);
+        let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
         let by_path = settings.routes.iter().map(|route| route.path.clone()).zip(routes.iter().cloned());
@@ -90,6 +118,7 @@ impl App {
                 is_loopback: address.ip().is_loopback(),
             },
             max_body: settings.listen.max_body.as_usize(),
+            patience: timing.patience,
             metrics,
         };
         let stop_accepting = CancellationToken::new();
@@ -117,11 +146,13 @@ impl App {
         tracing::info!(drain = ?self.drain, "stopping");
         self.admin.stopping();
         self.gateway.drain();
-        if tokio::time::timeout(self.drain, self.gateway.held_calls_over()).await.is_err() {
+        if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("held calls are given up: the drain time is over");
-            self.gateway.give_up();
-            let over = tokio::time::timeout(LAST_GRACE, self.gateway.held_calls_over()).await;
-            tracing::info!(all_ended = over.is_ok(), "held calls were given up");
+        }
+        // Also a call that was being taken while the last one ended.
+        self.gateway.give_up();
+        if tokio::time::timeout(CONNECTION_GRACE, self.gateway.calls_over()).await.is_err() {
+            tracing::warn!("not every held call could be ended in time");
         }
         self.gateway.close_streams();
         self.stop_accepting.cancel();

@@ -16,7 +16,7 @@ mod held;
 mod inbound;
 mod listener;
 mod params;
-mod relay;
+pub mod relay;
 mod streams;
 mod tasks;
 mod tools;
@@ -24,8 +24,10 @@ mod tools;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -53,6 +55,9 @@ use policy::ToolPolicy;
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
 
+/// Upstream sessions that are ended at the same time.
+const CLOSED_AT_ONCE: usize = 64;
+
 /// One endpoint with the server behind it.
 #[derive(Debug)]
 pub struct Route {
@@ -69,6 +74,11 @@ pub struct Route {
     /// What is counted.
     pub metrics: Arc<RouteMetrics>,
 }
+
+/// How long the upstream may take over a notification or response. It answers those without working on anything.
+const POST_LIMIT: Duration = Duration::from_secs(30);
+/// An upstream that lets streams be taken up again at once gets this much peace at least.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The right to be on an upstream session beside others, or alone.
 type Gate = (Option<OwnedRwLockReadGuard<()>>, Option<OwnedRwLockWriteGuard<()>>);
@@ -116,6 +126,8 @@ pub struct Parts {
     pub limits: TenantLimits,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// How long a stream may be silent: [`relay::KEEP_ALIVE`], except in tests.
+    pub keep_alive: Duration,
     /// The time.
     pub clock: Clock,
     /// Where jobs start.
@@ -131,14 +143,15 @@ pub struct Gateway {
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
+    keep_alive: Duration,
     clock: Clock,
     jobs: Jobs,
     /// No new tasks or sessions any more.
     draining: AtomicBool,
     /// Held calls are given up when this is cancelled.
     kill: CancellationToken,
-    /// The jobs of held calls.
-    held: TaskTracker,
+    /// Calls that are with an upstream or wait for it, held and plain.
+    calls: TaskTracker,
     /// Standalone streams end when this is cancelled.
     closing: CancellationToken,
     /// The next id for a held call.
@@ -166,11 +179,12 @@ impl Gateway {
             sealer,
             rates: parts.rates,
             limits: parts.limits,
+            keep_alive: parts.keep_alive,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
             kill: CancellationToken::new(),
-            held: TaskTracker::new(),
+            calls: TaskTracker::new(),
             closing: CancellationToken::new(),
             minted: AtomicU64::new(first),
         })
@@ -187,10 +201,10 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until no call is held any more; only once nothing new is begun.
-    pub async fn held_calls_over(&self) {
-        self.held.close();
-        self.held.wait().await;
+    /// Waits until no call, held or plain, is with an upstream any more; to be used once nothing new is begun.
+    pub async fn calls_over(&self) {
+        self.calls.close();
+        self.calls.wait().await;
     }
 
     /// Ends the standalone streams, so that connections can finish.
@@ -286,7 +300,7 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route.name, &call.principal).ok_or(Kind::NoSession)
+        self.sessions.find(token, &call.route, &call.principal).ok_or(Kind::NoSession)
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
@@ -338,7 +352,7 @@ impl Gateway {
                 }
             }
         });
-        futures_util::future::join_all(closing).await;
+        futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -416,7 +430,7 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
 fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
     match fault {
         Fault::UpstreamUnreachable => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol => UpstreamOutcome::Protocol,
+        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown => UpstreamOutcome::Lost,
         Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
     }

@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::request::Parts;
@@ -16,21 +15,20 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::gateway::call::{Answer, Call};
+use crate::gateway::call::{Accept, Answer, Call};
 use crate::gateway::rejection::Rejection;
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
+use crate::sse;
 use crate::tenant::Principal;
 use crate::tenant::auth::{Authenticator, Refused};
 use crate::upstream::{Body, Error};
 
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
-
-/// How long a body may pause.
-const BODY_PAUSE: Duration = Duration::from_secs(30);
+use super::patience::Patience;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -51,6 +49,8 @@ pub struct Endpoints {
     pub origin: origin::Config,
     /// The longest body in bytes.
     pub max_body: usize,
+    /// How long clients may keep the gateway waiting.
+    pub patience: Patience,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -100,7 +100,7 @@ impl Endpoints {
         let answered = self.answer(parts, body, route, &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
-            Ok(answer) => (Outcome::Ok, response_of(answer)),
+            Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
             Err(refusal) => {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
@@ -122,7 +122,7 @@ impl Endpoints {
         route: Option<Arc<Route>>,
         asked: &mut Asked,
         caller: &mut Option<Arc<Principal>>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<(Answer, Accept), Refusal> {
         let route = route.ok_or(Refusal::NoRoute)?;
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
         let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
@@ -138,7 +138,8 @@ impl Endpoints {
                 }
                 let body = self.read(body, &parts.headers).await?;
                 let call = call_of(parts, route, principal, body)?;
-                Ok(self.gateway.post(call, asked).await?)
+                let accept = call.accept;
+                Ok((self.gateway.post(call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
@@ -146,11 +147,13 @@ impl Endpoints {
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
-                Ok(self.gateway.get(call).await?)
+                let accept = call.accept;
+                Ok((self.gateway.get(call).await?, accept))
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                Ok(self.gateway.delete(&call_of(parts, route, principal, Bytes::new())?)?)
+                let call = call_of(parts, route, principal, Bytes::new())?;
+                Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method),
         }
@@ -168,7 +171,7 @@ impl Endpoints {
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
-            let frame = tokio::time::timeout(BODY_PAUSE, body.frame()).await.map_err(|_| {
+            let frame = tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| {
                 Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
             })?;
             let Some(frame) = frame else { break };
@@ -280,12 +283,17 @@ impl Refusal {
     }
 }
 
-fn response_of(answer: Answer) -> Response<ResponseBody> {
+fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
     match answer {
         Answer::Accepted => empty(StatusCode::ACCEPTED),
         Answer::SessionEnded => empty(StatusCode::NO_CONTENT),
         Answer::Json { message, session } => {
-            let mut response = json(StatusCode::OK, message);
+            let mut response = if accept.json {
+                json(StatusCode::OK, message)
+            } else {
+                let event = sse::write_event(None, &message);
+                with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
+            };
             if let Some(value) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
                 response.headers_mut().insert(SESSION_ID, value);
             }

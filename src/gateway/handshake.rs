@@ -10,7 +10,7 @@ use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
-use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::session::{NoRoom, Session, Terms};
 use super::{Gateway, Request, Route};
 
@@ -28,13 +28,14 @@ impl Gateway {
         let wrong = |message| move |_| Kind::Params(message);
         let params = request.params.whole.map_or("{}", serde_json::value::RawValue::get);
         let params = Object::parse(params).map_err(wrong("`params` must be an object"))?;
-        let requested = params.get("protocolVersion").and_then(string_value);
+        let requested = request.params.protocol_version.and_then(|version| string_value(version.get()));
         let requested = requested.ok_or(Kind::Params("`protocolVersion` must be a string"))?;
         let capabilities = params.get("capabilities").unwrap_or("{}").to_owned();
         let client = ClientCapabilities::read(&capabilities).map_err(wrong("`capabilities` must be an object"))?;
         // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
         let version = ProtocolVersion::parse(&requested).unwrap_or(ProtocolVersion::LATEST);
         let offer = Offer { params: params.to_json(), capabilities, version };
+        let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
         let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
         let opening = self.jobs.spawn("initialize", async move {
@@ -49,7 +50,7 @@ impl Gateway {
                 upstream: upstream.clone(),
                 client,
             };
-            match gateway.sessions.create(terms) {
+            match gateway.sessions.create(room, terms, &route.metrics) {
                 Ok(session) => Ok((session, result)),
                 Err(no_room) => {
                     route.upstream.close(&upstream).await;
@@ -114,10 +115,14 @@ async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened
     }
 }
 
-/// There is no session yet that could be gone.
+/// There is no session yet that could be gone, nor a tool that could have run.
 fn of_opening(error: Error) -> Kind {
     match error {
         Error::SessionGone => Fault::UpstreamProtocol.into(),
+        Error::Lost(_) => {
+            tracing::warn!(error = %Chain(&error), "upstream failed");
+            Fault::UpstreamUnreachable.into()
+        }
         other => other.into(),
     }
 }

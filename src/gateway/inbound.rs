@@ -66,7 +66,13 @@ impl Gateway {
             Outcome::Result(result) => task::Answer::Result(core::without_related(result.get()).into()),
             Outcome::Error(error) => task::Answer::Error(error.get().into()),
         };
-        match self.ledger.apply(&owner, task_id, Event::Answer { number, answer }).await {
+        let applied = self.ledger.apply(&owner, task_id, Event::Answer { number, answer }).await;
+        if let (Ok(_), Some(question)) =
+            (&applied, task.state.questions().iter().find(|question| question.number == number))
+        {
+            self.deliveries.answered(task_id, question);
+        }
+        match applied {
             // An answer that comes too late is well-formed, and nobody's fault.
             Ok(_) | Err(ApplyError::Refused { .. } | ApplyError::NotFound) => Ok(Answer::Accepted),
             Err(ApplyError::Store(error)) => Err(error.into()),

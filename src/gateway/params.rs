@@ -18,10 +18,8 @@ pub(super) struct Params<'a> {
     #[expect(dead_code, reason = "read so that a repeat is refused")]
     pub(super) uri: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    #[expect(dead_code, reason = "read so that a repeat is refused")]
     pub(super) task_id: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    #[expect(dead_code, reason = "read so that a repeat is refused")]
     pub(super) protocol_version: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) task: Option<&'a RawValue>,

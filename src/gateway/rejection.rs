@@ -70,6 +70,8 @@ pub enum Fault {
     UpstreamUnreachable,
     /// It answered, but not as the protocol says.
     UpstreamProtocol,
+    /// Its answer is longer than the gateway reads.
+    UpstreamTooLarge,
     /// It went away; whether the tool ran is not known.
     OutcomeUnknown,
     /// The deadline passed. `started`: the upstream had seen the call.
@@ -91,7 +93,7 @@ impl Fault {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::UpstreamUnreachable => "upstream_unreachable",
-            Self::UpstreamProtocol => "upstream_protocol",
+            Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
@@ -108,6 +110,9 @@ impl Fault {
                 "The server behind the gateway can't be reached; nothing was run. Try again later."
             }
             Self::UpstreamProtocol => "The server behind the gateway gave an answer that the protocol does not allow.",
+            Self::UpstreamTooLarge => {
+                "The answer of the server behind the gateway is larger than the gateway takes. Ask for less at a time."
+            }
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
             }
@@ -137,6 +142,7 @@ impl From<&upstream::Error> for Fault {
         match error {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
+            upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
             upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
         }
     }
@@ -226,7 +232,7 @@ impl Kind {
     /// Too many plain calls wait for the route's upstream.
     #[must_use]
     pub fn queue_full(route: &super::Route) -> Self {
-        let limit = u64::try_from(route.places.usage().waiting_plain).unwrap_or(u64::MAX);
+        let limit = u64::try_from(route.places.plain_queue()).unwrap_or(u64::MAX);
         Self::Quota { reason: "upstream_queue", limit, retry_after: QUOTA_RETRY }
     }
 

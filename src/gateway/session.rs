@@ -19,10 +19,13 @@ use crate::clock::{Clock, Timestamp};
 use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::version::ProtocolVersion;
-use crate::seal::{Purpose, Sealer};
+use crate::metrics::{Counted, RouteMetrics};
+use crate::seal::{MAX_PLAIN, Purpose, Sealer};
 use crate::task::{Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
+
+use super::Route;
 
 /// How sessions live.
 #[derive(Debug, Clone)]
@@ -64,6 +67,7 @@ pub struct Session {
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
+    _counted: Counted,
 }
 
 /// What goes on in a session at this moment.
@@ -158,7 +162,7 @@ impl Session {
             return false;
         }
         let live = self.live();
-        live.unfinished == 0 && live.plain.is_empty()
+        live.unfinished == 0 && live.plain.is_empty() && live.waits.is_empty()
     }
 }
 
@@ -185,6 +189,18 @@ pub enum NoRoom {
     TooLong,
 }
 
+/// Room for one session, kept while it is opened and given back when it is not.
+#[derive(Debug)]
+pub struct Room {
+    taken: Arc<AtomicUsize>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Every session that is alive here.
 #[derive(Debug)]
 pub struct Sessions {
@@ -193,14 +209,13 @@ pub struct Sessions {
     clock: Clock,
     /// Sessions older than this process may be taken up again by their token.
     started: Timestamp,
+    /// Sessions that are being opened.
+    opening: Arc<AtomicUsize>,
     by_token: DashMap<Arc<str>, Arc<Session>>,
     by_number: DashMap<SessionNumber, Arc<Session>>,
     /// Taken-up sessions that have ended: their tokens would open again.
     ended_here: DashSet<SessionNumber>,
 }
-
-/// The longest session id that is given out, in bytes.
-const MAX_TOKEN: usize = 2048;
 
 impl Sessions {
     /// An empty table.
@@ -211,38 +226,48 @@ impl Sessions {
             sealer,
             clock,
             started: clock.now(),
+            opening: Arc::default(),
             by_token: DashMap::new(),
             by_number: DashMap::new(),
             ended_here: DashSet::new(),
         }
     }
 
-    /// Makes a session.
+    /// Takes room for a session that is to be opened, so that not more upstream sessions are opened than may be.
     ///
     /// # Errors
-    /// [`NoRoom`]; the caller ends the upstream's session then.
-    pub fn create(&self, terms: Terms) -> Result<Arc<Session>, NoRoom> {
-        if self.by_number.len() >= self.config.max {
-            return Err(NoRoom::Full(self.config.max));
-        }
+    /// [`NoRoom::Full`]
+    pub fn reserve(&self) -> Result<Room, NoRoom> {
+        let before = self.opening.fetch_add(1, Ordering::Relaxed);
+        let room = Room { taken: Arc::clone(&self.opening) };
+        if self.by_number.len() + before >= self.config.max { Err(NoRoom::Full(self.config.max)) } else { Ok(room) }
+    }
+
+    /// Makes a session where there is room.
+    ///
+    /// # Errors
+    /// [`NoRoom::TooLong`]; the caller ends the upstream's session then.
+    pub fn create(&self, room: Room, terms: Terms, metrics: &RouteMetrics) -> Result<Arc<Session>, NoRoom> {
         let number = Uuid::new_v4().as_u128();
         let now = self.clock.now();
         let plain = encode(number, now, &terms);
-        let token = self.sealer.seal(Purpose::Session, &plain);
-        if token.len() > MAX_TOKEN {
+        if plain.len() > MAX_PLAIN {
             return Err(NoRoom::TooLong);
         }
-        Ok(self.insert(number, token.into(), terms))
+        let token = self.sealer.seal(Purpose::Session, &plain);
+        let session = self.insert(number, token.into(), terms, metrics.session());
+        drop(room);
+        Ok(session)
     }
 
     /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.
     #[must_use]
-    pub fn find(&self, token: &str, route: &str, principal: &Principal) -> Option<Arc<Session>> {
+    pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
         let session = match self.by_token.get(token) {
             Some(session) => Arc::clone(&session),
-            None => self.take_up(token)?,
+            None => self.take_up(token, route)?,
         };
-        let is_theirs = *session.terms.route == *route && session.terms.principal == principal.digest();
+        let is_theirs = session.terms.route == route.name && session.terms.principal == principal.digest();
         if !is_theirs || session.ended.is_cancelled() {
             return None;
         }
@@ -309,17 +334,17 @@ impl Sessions {
     }
 
     /// Opens an id from before this process, made with a key that is still in use.
-    fn take_up(&self, token: &str) -> Option<Arc<Session>> {
+    fn take_up(&self, token: &str, route: &Route) -> Option<Arc<Session>> {
         let plain = self.sealer.open(Purpose::Session, token)?;
         let (number, issued, terms) = decode(&plain)?;
         // Whatever this process gave out and no longer knows has ended.
-        if issued >= self.started || self.ended_here.contains(&number) {
+        if issued >= self.started || terms.route != route.name || self.ended_here.contains(&number) {
             return None;
         }
-        Some(self.insert(number, token.into(), terms))
+        Some(self.insert(number, token.into(), terms, route.metrics.session()))
     }
 
-    fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms) -> Arc<Session> {
+    fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms, counted: Counted) -> Arc<Session> {
         let session = self.by_number.entry(number).or_insert_with(|| {
             Arc::new(Session {
                 number,
@@ -330,6 +355,7 @@ impl Sessions {
                 last_seen: AtomicU64::new(self.clock.now().as_millis()),
                 open_streams: AtomicUsize::new(0),
                 live: Mutex::default(),
+                _counted: counted,
             })
         });
         let session = Arc::clone(&session);
@@ -379,3 +405,6 @@ fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
     };
     Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,8 @@ use super::{Gateway, Route, over, owner};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
+/// Standalone streams of one session; clients open one.
+const MAX_STREAMS: usize = 8;
 
 impl Gateway {
     /// Opens a stream.
@@ -60,7 +62,14 @@ impl Gateway {
     ) -> Answer {
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
-        session.live().streams.push(stream.clone());
+        {
+            let mut live = session.live();
+            if live.streams.len() >= MAX_STREAMS {
+                // The oldest ends, as if its connection had broken.
+                live.streams.remove(0);
+            }
+            live.streams.push(stream.clone());
+        }
         self.listen(route, session, last_event_id);
         let held = session.live().owners();
         if !held.is_empty() {
@@ -80,8 +89,13 @@ impl Gateway {
             _opened: (session.open_stream(self.clock), route.metrics.stream()),
         };
         Answer::Events(
-            EventStream::new(receiver, vec![session.ended.clone(), self.closing.clone()], Box::new(guard))
-                .boxed_unsync(),
+            EventStream::new(
+                receiver,
+                vec![session.ended.clone(), self.closing.clone()],
+                self.keep_alive,
+                Box::new(guard),
+            )
+            .boxed_unsync(),
         )
     }
 
@@ -104,6 +118,7 @@ impl Gateway {
             split_batches: upstream.has_batches() && !version.has_batches(),
             rewrite: None,
             deadline: Instant::now() + route.tools.otherwise.deadline,
+            keep_alive: self.keep_alive,
             cancelled: Arc::new(CancelFlag::default()),
             jobs: self.jobs.clone(),
             registration: Box::new((session.open_stream(self.clock), route.metrics.stream())),

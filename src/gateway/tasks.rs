@@ -33,7 +33,7 @@ const NOT_FOUND: Kind = Kind::Params("Task not found");
 
 impl Gateway {
     async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = core::task_id(request.params.whole).ok_or(NOT_FOUND)?;
+        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
         self.ledger.get(owner, id).await?.ok_or(NOT_FOUND)
     }
 
@@ -46,7 +46,7 @@ impl Gateway {
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
         let owner = owner(&call.principal, &call.route);
-        let id = core::task_id(request.params.whole).ok_or(NOT_FOUND)?;
+        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
         match self.end_task(&owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
             Err(ApplyError::NotFound) => Err(NOT_FOUND),
@@ -106,7 +106,7 @@ impl Gateway {
         let task = self.find(&owner, request).await?;
         if task.state.is_ended() {
             let message = self.outcome_message(&owner, &task, &request.id).await?;
-            self.note_read(&task);
+            self.note_read(&task).await;
             return Ok(Answer::json(message));
         }
         if call.accept.events {
@@ -116,7 +116,9 @@ impl Gateway {
         tokio::select! {
             ended = self.ledger.wait(&owner, task.id, |_| false) => {
                 let task = ended?.ok_or(NOT_FOUND)?;
-                Ok(Answer::json(self.outcome_message(&owner, &task, &request.id).await?))
+                let message = self.outcome_message(&owner, &task, &request.id).await?;
+                self.note_read(&task).await;
+                Ok(Answer::json(message))
             }
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
@@ -158,7 +160,7 @@ impl Gateway {
             stream,
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(EventStream::new(receiver, Vec::new(), Box::new(opened)).boxed_unsync())
+        Answer::Events(EventStream::new(receiver, Vec::new(), self.keep_alive, Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
@@ -176,8 +178,11 @@ impl Gateway {
         Some((task, Id::from_json(parts.next()?).ok()?, is_last))
     }
 
-    /// Notes in the audit log that a result was fetched.
-    fn note_read(&self, task: &Task) {
+    /// Notes in the audit log that a result was fetched, the first time.
+    async fn note_read(&self, task: &Task) {
+        if !self.ledger.note_read(&task.owner, task.id).await.unwrap_or(false) {
+            return;
+        }
         let Owner { tenant, issuer, subject, route, .. } = &*task.owner;
         tracing::info!(target: "audit", event = "result_read", %tenant, %issuer, %subject, %route, tool = %task.tool, task = %task.id);
     }
@@ -249,7 +254,7 @@ impl ResultJob {
         let message = async {
             let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(NOT_FOUND)?;
             let message = gateway.outcome_message(owner, &ended, id).await?;
-            gateway.note_read(&ended);
+            gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
         message.await.unwrap_or_else(|kind| kind.answering(id).to_message())

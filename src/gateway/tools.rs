@@ -86,7 +86,7 @@ impl Gateway {
         let limits = self.limits.of(&call.principal.tenant);
         self.rates.check_create(&call.principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
             reason: "creates",
-            limit: 0,
+            limit: self.rates.create_burst(&call.principal.tenant).unwrap_or_default().into(),
             retry_after: retry_after.max(QUOTA_RETRY / 1000),
         })?;
         let progress_token = request.params.progress_token();
@@ -115,7 +115,7 @@ impl Gateway {
             task: Arc::clone(&task),
         };
         held.register();
-        self.jobs.spawn("held call", self.held.track_future(held.run()));
+        self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: crate::task::State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());

@@ -104,17 +104,7 @@ impl ClientCapabilities {
 pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<String, Defect> {
     let mut all = Object::parse(capabilities)?;
     all.remove("tasks");
-    let extensions = all.get("extensions").map(str::to_owned);
-    if let Some(mut inside) = extensions.as_deref().and_then(|text| Object::parse(text).ok())
-        && inside.get(TASKS_EXTENSION).is_some()
-    {
-        inside.remove(TASKS_EXTENSION);
-        if inside.is_empty() {
-            all.remove("extensions")
-        } else {
-            all.set("extensions", inside.to_json())
-        };
-    }
+    remove_tasks_extension(&mut all);
     if !version.has_url_elicitation() {
         // A client that takes URLs only would look like one that takes forms.
         match ClientCapabilities::read(capabilities)?.form && version.has_elicitation() {
@@ -128,6 +118,20 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
+/// The extension belongs to the other era: on neither hop does it mean anything in this one.
+fn remove_tasks_extension(capabilities: &mut Object<'_>) {
+    let Some(extensions) = capabilities.get("extensions").map(str::to_owned) else { return };
+    let Ok(mut extensions) = Object::parse(&extensions) else { return };
+    if extensions.get(TASKS_EXTENSION).is_none() {
+        return;
+    }
+    extensions.remove(TASKS_EXTENSION);
+    match extensions.is_empty() {
+        true => capabilities.remove("extensions"),
+        false => capabilities.set("extensions", extensions.to_json()),
+    };
+}
+
 /// The server's `capabilities` as a client of the core dialect sees them: an upstream's own `tasks` hidden, the
 /// gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
 ///
@@ -138,6 +142,7 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
 pub fn for_client(capabilities: &str, tasks: Option<TaskCapability>) -> Result<String, Defect> {
     let mut all = Object::parse(capabilities)?;
     all.remove("tasks");
+    remove_tasks_extension(&mut all);
     match tasks {
         Some(TaskCapability { list }) if all.get("tools").is_some() => {
             let list = if list { "\"list\":{}," } else { "" };

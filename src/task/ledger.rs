@@ -181,6 +181,20 @@ impl Ledger {
         self.inner.store.outcome(owner, id).await
     }
 
+    /// Notes that the outcome was handed out; says whether this was the first time.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        self.inner.store.note_read(owner, id).await
+    }
+
+    /// The bytes that are kept for all tenants, for metrics.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.inner.store.bytes()
+    }
+
     /// At most `limit` of the owner's tasks, newest first, beginning after a position.
     ///
     /// # Errors

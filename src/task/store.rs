@@ -8,6 +8,7 @@ pub(crate) mod contract;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub mod memory;
+pub mod metered;
 mod watching;
 
 use std::fmt;
@@ -158,6 +159,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// [`StoreError::Unavailable`]
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError>;
 
+    /// Notes that the outcome was handed out; says whether this was the first time.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError>;
+
     /// Puts a changed record in the place of the one with the same `version`, and gives it the next one. The tenant's
     /// counters change in the same step, and a place that becomes free goes to the oldest task of its queue. Owner,
     /// creation and ttl stay as they were made.
@@ -192,4 +199,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`StoreError::Unavailable`]
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError>;
+
+    /// The bytes that are kept for all tenants, for metrics: it may lag.
+    fn bytes(&self) -> u64;
 }

@@ -54,6 +54,12 @@ struct Shared {
 pub struct Permit(Arc<Shared>);
 
 impl FairQueue {
+    /// How many plain calls may wait.
+    #[must_use]
+    pub fn plain_queue(&self) -> usize {
+        self.0.plain_queue
+    }
+
     /// `places` places, of which there is always at least one; at most `plain_queue` plain calls wait for them.
     #[must_use]
     pub fn new(places: usize, plain_queue: usize) -> Self {

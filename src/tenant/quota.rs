@@ -66,12 +66,22 @@ impl Limits {
 #[error("the tenant asks too often")]
 pub struct RetryAfter(pub Duration);
 
+impl Rates {
+    /// How many tasks the tenant may create at once, where that is limited.
+    #[must_use]
+    pub fn create_burst(&self, tenant: &str) -> Option<u32> {
+        let limits = self.limits.get(tenant).unwrap_or(&self.default);
+        limits.creates.map(|rate| rate.0.burst_size().get())
+    }
+}
+
 /// Everybody's rates.
 #[derive(Debug)]
 pub struct Rates {
     /// Whether any rate is set at all; without one, checks cost nothing.
     any: bool,
     default: Limits,
+    limits: HashMap<Arc<str>, Limits>,
     named: HashMap<Arc<str>, Buckets>,
     unnamed: Mutex<Unnamed>,
     /// Shared by unnamed tenants for whom there was no room.
@@ -88,6 +98,7 @@ impl Rates {
         Self {
             any: default.are_set() || named.iter().any(|(_, limits)| limits.are_set()),
             default,
+            limits: named.clone().into_iter().collect(),
             named: named.into_iter().map(|(tenant, limits)| (tenant, Buckets::new(&limits, clock))).collect(),
             unnamed: Mutex::default(),
             crowd: Arc::new(Buckets::new(&default, clock)),

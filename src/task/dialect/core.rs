@@ -126,11 +126,10 @@ pub enum Payload {
     Error(String),
 }
 
-/// The task id in `params`; `None` for anything that is no id that was ever given out.
+/// The task that a `taskId` member names; `None` for anything that is no id that was ever given out.
 #[must_use]
-pub fn task_id(params: Option<&RawValue>) -> Option<TaskId> {
-    let params = Object::parse(params?.get()).ok()?;
-    TaskId::parse(&string_value(params.get("taskId")?)?)
+pub fn task_id(task_id: Option<&RawValue>) -> Option<TaskId> {
+    TaskId::parse(&string_value(task_id?.get())?)
 }
 
 /// The id under which a question is put to a client: it names the task, so that an answer finds it wherever it arrives.

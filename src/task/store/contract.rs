@@ -24,6 +24,7 @@ macro_rules! each_contract_test {
             never_replaces_an_ended_task,
             keeps_who_and_when_through_changes,
             keeps_an_outcome_apart,
+            tells_the_first_read_apart,
             counts_each_state,
             counts_questions_as_bytes,
             gives_places_to_the_longest_waiting,
@@ -216,6 +217,15 @@ pub(crate) async fn keeps_who_and_when_through_changes(store: Arc<dyn Store>) {
     let kept = store.replace(changed, None).await.unwrap();
     assert_eq!((kept.created_at, kept.ttl), (made.created_at, made.ttl));
     assert_eq!(ids(&store, &alice(), None, 10).await, [made.id]);
+}
+
+pub(crate) async fn tells_the_first_read_apart(store: Arc<dyn Store>) {
+    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    store.replace(ended(&made), result("1")).await.unwrap();
+    let other = Owner { subject: "mallory".into(), ..alice() };
+    assert!(!store.note_read(&other, made.id).await.unwrap());
+    assert!(store.note_read(&alice(), made.id).await.unwrap());
+    assert!(!store.note_read(&alice(), made.id).await.unwrap());
 }
 
 pub(crate) async fn keeps_an_outcome_apart(store: Arc<dyn Store>) {

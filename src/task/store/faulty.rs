@@ -37,6 +37,10 @@ impl Store for FaultyStore {
         self.store.outcome(owner, id).await
     }
 
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        self.store.note_read(owner, id).await
+    }
+
     async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
         if take(&self.conflicts) {
             return Err(StoreError::Conflict);
@@ -61,5 +65,9 @@ impl Store for FaultyStore {
 
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
         self.store.usage(tenant).await
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store.bytes()
     }
 }

@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
@@ -45,6 +46,8 @@ struct Tenant {
 struct Kept {
     task: Arc<Task>,
     outcome: Option<Outcome>,
+    /// The outcome was handed out.
+    is_read: AtomicBool,
 }
 
 /// Owner and id together: to look for somebody else's task is to look for one that does not exist.
@@ -127,6 +130,11 @@ impl Store for MemoryStore {
         Ok(self.inner.read(owner, id, |kept| kept.outcome.clone()).flatten())
     }
 
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        let first = self.inner.read(owner, id, |kept| !kept.is_read.swap(true, Ordering::Relaxed));
+        Ok(first.unwrap_or(false))
+    }
+
     async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
         self.inner.replace(task, outcome)
     }
@@ -146,6 +154,10 @@ impl Store for MemoryStore {
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
         let tenant = self.inner.tenants.get(tenant).map(|entry| entry.value().clone());
         Ok(tenant.map(|tenant| lock(&tenant.book).usage()).unwrap_or_default())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inner.tenants.iter().map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
     }
 }
 
@@ -172,7 +184,10 @@ impl Inner {
             let id = task.id;
             let task = Arc::new(task);
             book.enter(&task);
-            self.tasks.insert(Key { owner: task.owner.clone(), id }, Kept { task: task.clone(), outcome: None });
+            self.tasks.insert(
+                Key { owner: task.owner.clone(), id },
+                Kept { task: task.clone(), outcome: None, is_read: AtomicBool::new(false) },
+            );
             lock(&self.expiries).insert((task.expires_at(), id), task.owner.clone());
             Ok(task)
         })
@@ -208,8 +223,11 @@ impl Inner {
         if let State::Held(asked) = &mut task.state {
             asked.questions.shrink_to_fit();
         }
-        let after = Kept { task: Arc::new(task), outcome };
-        let before = std::mem::replace(&mut *kept, Kept { task: after.task.clone(), outcome: after.outcome.clone() });
+        let after = Kept { task: Arc::new(task), outcome, is_read: AtomicBool::new(false) };
+        let before = std::mem::replace(
+            &mut *kept,
+            Kept { task: after.task.clone(), outcome: after.outcome.clone(), is_read: AtomicBool::new(false) },
+        );
         Ok((before, after))
     }
 

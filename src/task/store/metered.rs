@@ -1,0 +1,78 @@
+//! Any store, with the time of each operation recorded.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::metrics::Metrics;
+use crate::metrics::label::StoreOp;
+use crate::task::{Outcome, Owner, Task, TaskId};
+
+use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+
+/// A store that is timed.
+#[derive(Debug)]
+pub struct MeteredStore<S> {
+    store: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S> MeteredStore<S> {
+    /// Times this store.
+    pub const fn new(store: S, metrics: Arc<Metrics>) -> Self {
+        Self { store, metrics }
+    }
+
+    async fn timed<T>(&self, op: StoreOp, operation: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let done = operation.await;
+        self.metrics.store(op, started.elapsed());
+        done
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods, reason = "a method that is forgotten here is not forwarded")]
+impl<S: Store> Store for MeteredStore<S> {
+    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.timed(StoreOp::Create, self.store.create(task, limits)).await
+    }
+
+    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        self.timed(StoreOp::Get, self.store.read(owner, id)).await
+    }
+
+    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
+        self.timed(StoreOp::Get, self.store.outcome(owner, id)).await
+    }
+
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        self.timed(StoreOp::Update, self.store.note_read(owner, id)).await
+    }
+
+    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        self.timed(StoreOp::Update, self.store.replace(task, outcome)).await
+    }
+
+    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
+        self.timed(StoreOp::List, self.store.list(owner, after, limit)).await
+    }
+
+    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
+        self.timed(StoreOp::Due, self.store.purge(now, at_most)).await
+    }
+
+    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        self.timed(StoreOp::Get, self.store.watch(owner, id)).await
+    }
+
+    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
+        self.store.usage(tenant).await
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+}

@@ -1,0 +1,14 @@
+//! The gateway as its clients see it: real sockets, a server behind it that has no tasks, and nothing else.
+//!
+//! One binary, so that it is linked once. Each test reads as: given a gateway in front of a server that.., when a client..,
+//! then... Whatever takes time is waited for as an event, with a bound that is long enough for a busy machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic that says where"
+)]
+
+mod support;
+
+mod tasks;

@@ -1,0 +1,50 @@
+//! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
+
+mod answer;
+mod client;
+mod gateway;
+mod metrics;
+mod raw;
+
+use std::future::Future;
+use std::time::Duration;
+
+pub(crate) use answer::Answer;
+pub(crate) use client::{Client, Opening};
+pub(crate) use gateway::Gateway;
+pub(crate) use metrics::Exposition;
+pub(crate) use raw::Connection;
+pub(crate) use serde_json::{Value, json};
+
+/// The key that names a message's task.
+pub(crate) const RELATED: &str = "io.modelcontextprotocol/related-task";
+
+/// How long anything may take. No test depends on how long it does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that must come.
+#[track_caller]
+pub(crate) fn within<F: Future>(awaited: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(PATIENCE, awaited).await {
+            Ok(come) => come,
+            Err(_) => panic!("nothing came within {PATIENCE:?}: {caller}"),
+        }
+    }
+}
+
+/// The text of a tool's result, given the whole response.
+#[track_caller]
+pub(crate) fn text_of(response: &Value) -> &str {
+    match response["result"]["content"][0]["text"].as_str() {
+        Some(text) => text,
+        None => panic!("no text in {response}"),
+    }
+}
+
+/// The task that a message says it belongs to.
+pub(crate) fn related(message: &Value) -> Option<&str> {
+    let of = |place: &str| message[place]["_meta"][RELATED]["taskId"].as_str();
+    of("params").or_else(|| of("result"))
+}

@@ -1,0 +1,216 @@
+//! A gateway in this process, in front of a server in this process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use taskgate::app::App;
+use taskgate::config;
+use taskgate::demo::server::{Options, Server, Stats};
+use taskgate::tenant::auth::sha256;
+
+use super::{Client, Exposition, Opening, within};
+
+/// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
+pub(crate) struct Setup {
+    options: Options,
+    in_front_of: Option<String>,
+    listen: String,
+    admin: String,
+    top: String,
+    upstream: String,
+    tools: String,
+    tasks: String,
+    callers: Vec<(String, String)>,
+    tenants: String,
+    has_second_route: bool,
+}
+
+/// The API key of a caller.
+pub(super) fn key_of(subject: &str) -> String {
+    format!("key-of-{subject}")
+}
+
+impl Setup {
+    /// How the server behind it behaves.
+    pub(crate) fn server(self, options: Options) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Puts another server behind it; the fixture runs all the same.
+    pub(crate) fn in_front_of(self, url: &str) -> Self {
+        Self { in_front_of: Some(url.to_owned()), ..self }
+    }
+
+    /// `listen`
+    pub(crate) fn listen(self, keys: &str) -> Self {
+        Self { listen: format!(", {keys}"), ..self }
+    }
+
+    /// `admin`
+    pub(crate) fn admin(self, keys: &str) -> Self {
+        Self { admin: format!(", {keys}"), ..self }
+    }
+
+    /// Whole sections, one a line.
+    pub(crate) fn sections(self, sections: &str) -> Self {
+        Self { top: sections.to_owned(), ..self }
+    }
+
+    /// The route's `upstream`
+    pub(crate) fn upstream(self, keys: &str) -> Self {
+        Self { upstream: format!(", {keys}"), ..self }
+    }
+
+    /// The route's `tools`
+    pub(crate) fn tools(self, keys: &str) -> Self {
+        Self { tools: keys.to_owned(), ..self }
+    }
+
+    /// The route's `tasks`
+    pub(crate) fn tasks(self, keys: &str) -> Self {
+        Self { tasks: keys.to_owned(), ..self }
+    }
+
+    /// Callers as `tenant/subject`; nobody else may call then.
+    pub(crate) fn callers(self, callers: &[&str]) -> Self {
+        let split = |caller: &&str| {
+            let (tenant, subject) = caller.split_once('/').expect("tenant/subject");
+            (tenant.to_owned(), subject.to_owned())
+        };
+        Self { callers: callers.iter().map(split).collect(), ..self }
+    }
+
+    /// `tenants`
+    pub(crate) fn tenants(self, keys: &str) -> Self {
+        Self { tenants: keys.to_owned(), ..self }
+    }
+
+    /// A second route `second` at `/second` in front of the same server.
+    pub(crate) fn second_route(self) -> Self {
+        Self { has_second_route: true, ..self }
+    }
+
+    fn to_yaml(&self, url: &str) -> String {
+        let Self { listen, admin, top, upstream, tools, tasks, tenants, .. } = self;
+        let mut yaml = format!(
+            "listen: {{address: \"127.0.0.1:0\"{listen}}}\nadmin: {{address: \"127.0.0.1:0\"{admin}}}\n{top}\n\
+             tenants: {{{tenants}}}\n"
+        );
+        if !self.callers.is_empty() {
+            yaml.push_str("auth:\n  api_keys:\n");
+        }
+        for (tenant, subject) in &self.callers {
+            let hash: String = sha256(key_of(subject).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            yaml.push_str(&format!("    - {{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}\n"));
+        }
+        yaml.push_str("routes:\n");
+        let second = self.has_second_route.then_some(("second", "/second"));
+        for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
+            yaml.push_str(&format!(
+                "  - name: {name}\n    path: {path}\n    upstream: {{url: \"{url}\"{upstream}}}\n    \
+                 tools: {{{tools}}}\n    tasks: {{{tasks}}}\n"
+            ));
+        }
+        yaml
+    }
+
+    /// Starts both.
+    pub(crate) async fn start(self) -> Gateway {
+        let upstream = Server::start_on_loopback(self.options.clone()).await.unwrap();
+        let yaml = self.to_yaml(self.in_front_of.as_deref().unwrap_or(&upstream.url()));
+        let settings = config::parse(&yaml, "test.yaml", Path::new(""), &|_| None);
+        let settings = settings.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
+        let app = App::start(&settings).await.unwrap();
+        let (address, admin) = (app.address, app.admin_address);
+        Gateway { app: Some(app), upstream, address, admin }
+    }
+}
+
+/// A gateway that runs until the test is over.
+pub(crate) struct Gateway {
+    app: Option<App>,
+    /// The server behind it.
+    pub(crate) upstream: Server,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Gateway {
+    /// What is to be started, with every default.
+    pub(crate) fn setup() -> Setup {
+        Setup {
+            options: Options::default(),
+            in_front_of: None,
+            listen: String::new(),
+            admin: String::new(),
+            top: String::new(),
+            upstream: String::new(),
+            tools: String::new(),
+            tasks: String::new(),
+            callers: Vec::new(),
+            tenants: String::new(),
+            has_second_route: false,
+        }
+    }
+
+    /// One with every default.
+    pub(crate) async fn start() -> Self {
+        Self::setup().start().await
+    }
+
+    /// A client that is yet to open its session.
+    pub(crate) fn client(&self) -> Opening {
+        Opening::new(format!("http://{}", self.address))
+    }
+
+    /// A client of the newest version that can answer everything.
+    pub(crate) async fn open(&self) -> Client {
+        self.client().open().await
+    }
+
+    /// The same as one of the callers.
+    pub(crate) async fn open_as(&self, subject: &str) -> Client {
+        self.client().caller(subject).open().await
+    }
+
+    /// Waits until what the server has seen is as wanted.
+    #[track_caller]
+    pub(crate) fn seen(&self, condition: impl FnMut(&Stats) -> bool) -> impl Future<Output = Stats> {
+        within(self.upstream.until(condition))
+    }
+
+    /// Waits until so many calls of a tool have begun at the server.
+    #[track_caller]
+    pub(crate) fn started(&self, tool: &'static str, calls: u64) -> impl Future<Output = Stats> {
+        self.seen(move |stats| stats.tool(tool).started >= calls)
+    }
+
+    /// What the gateway counts.
+    pub(crate) async fn metrics(&self) -> Exposition {
+        Exposition::fetch(self.admin, None).await
+    }
+
+    /// Waits until what the gateway counts is as wanted.
+    #[track_caller]
+    pub(crate) fn counted(&self, condition: impl Fn(&Exposition) -> bool) -> impl Future<Output = Exposition> {
+        within(async move {
+            loop {
+                let metrics = self.metrics().await;
+                if condition(&metrics) {
+                    return metrics;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    /// Takes the gateway out, for a test that stops it by itself.
+    pub(crate) fn take_app(&mut self) -> App {
+        self.app.take().expect("the gateway is there")
+    }
+
+    /// Stops the gateway as a signal does.
+    pub(crate) async fn stop(&mut self) {
+        within(self.take_app().run_until(async {})).await;
+    }
+}
