@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::gateway::call::{Accept, Answer, Call};
-use crate::gateway::rejection::Rejection;
+use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Outcome, RejectReason};
@@ -97,7 +97,7 @@ impl Endpoints {
         let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route, &mut timer.asked, &mut caller).await;
+        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -105,7 +105,8 @@ impl Endpoints {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    audit_refusal(caller.as_deref(), reason);
+                    let route = route.as_ref().map_or("", |route| &route.name);
+                    audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
             }
@@ -215,8 +216,8 @@ fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Byt
     })
 }
 
-/// One line for each refused access: who, and why; never what they sent.
-fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
+/// One line for each refused access: who, where and why; never what else they sent.
+fn audit_refusal(caller: Option<&Principal>, route: &str, refusal: &Refusal, reason: RejectReason) {
     let is_access = matches!(
         reason,
         RejectReason::Credentials
@@ -224,11 +225,23 @@ fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
             | RejectReason::Host
             | RejectReason::Session
             | RejectReason::Task
+            | RejectReason::Tool
     );
-    if is_access {
-        let (tenant, subject) = caller.map_or(("", ""), |caller| (&*caller.tenant, &*caller.subject));
-        tracing::info!(target: "audit", event = "refused", tenant, subject, reason = reason.as_str());
+    if !is_access {
+        return;
     }
+    let (tenant, issuer, subject) =
+        caller.map_or(("", "", ""), |caller| (&*caller.tenant, &*caller.issuer, &*caller.subject));
+    let (task, tool) = match refusal {
+        Refusal::Rejected(rejection) => match &rejection.kind {
+            Kind::NoTask(Some(task)) => (task.to_string(), ""),
+            Kind::UnknownTool(tool) => (String::new(), &**tool),
+            _ => (String::new(), ""),
+        },
+        _ => (String::new(), ""),
+    };
+    let reason = reason.as_str();
+    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
 }
 
 impl Refusal {

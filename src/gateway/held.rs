@@ -41,6 +41,9 @@ const MESSAGE_CHARS: usize = 500;
 /// A progress message becomes the status message at most this often.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Why a task ended whose call the upstream answered with a JSON-RPC error.
+pub(super) const UPSTREAM_ERROR: &str = "upstream_error";
+
 /// A call that a task stands for, before it is sent.
 pub(super) struct HeldCall {
     pub(super) gateway: Arc<Gateway>,
@@ -204,7 +207,7 @@ impl HeldCall {
         }
         let finish = match end {
             End::Answered(message) => finish_of(&message),
-            End::Refused(error) => Finish::errored("upstream_error", (*error).into(), message_of_error(&error)),
+            End::Refused(error) => Finish::errored(UPSTREAM_ERROR, (*error).into(), message_of_error(&error)),
             End::Fault(fault) => failed(fault),
             End::Over => return,
         };
@@ -227,7 +230,7 @@ fn finish_of(message: &[u8]) -> Finish {
     let Ok(Message::Response { outcome, .. }) = Message::parse(message) else { return failed(Fault::UpstreamProtocol) };
     let result = match outcome {
         Response::Error(error) => {
-            return Finish::errored("upstream_error", error.get().into(), message_of_error(error.get()));
+            return Finish::errored(UPSTREAM_ERROR, error.get().into(), message_of_error(error.get()));
         }
         Response::Result(result) => result.get(),
     };
@@ -345,6 +348,8 @@ struct Conversation<'a> {
     resumptions: u32,
     /// The last event id that the upstream gave for this call.
     resume_after: Option<String>,
+    /// How long it asked to wait before that.
+    retry: Option<Duration>,
     /// Something on the stream was no message.
     saw_garbage: bool,
     progress: Option<f64>,
@@ -366,6 +371,7 @@ impl<'a> Conversation<'a> {
             posting: Vec::new(),
             resumptions: 0,
             resume_after: None,
+            retry: None,
             saw_garbage: false,
             progress: None,
             noted: None,
@@ -419,7 +425,7 @@ impl<'a> Conversation<'a> {
     fn answer(&mut self, id: Id, answer: &Answer) {
         let body = match answer {
             Answer::Result(result) => jsonrpc::response(&id, result),
-            Answer::Error(error) => jsonrpc::raw_error_response(&id, error),
+            Answer::Error(error) => jsonrpc::raw_error_response(Some(&id), error),
         };
         self.posting.push(id.clone());
         self.post(body, Some(id));
@@ -574,9 +580,10 @@ impl<'a> Conversation<'a> {
         if let Some(error) = &error {
             tracing::warn!(error = %Chain(error), task = %self.call.task.id, "the upstream's answer did not come");
         }
-        let mut retry = None;
+        // Whatever is wrong with the resumption says nothing of the call.
+        let was_resuming = matches!(self.source, Source::Sending(_));
         if let Source::Reading(messages) = &self.source {
-            retry = messages.retry();
+            self.retry = messages.retry().or(self.retry);
             self.resume_after = messages.last_event_id().map(str::to_owned).or(self.resume_after.take());
         } else if self.resume_after.is_none() {
             return Some(self.not_sent(error));
@@ -584,21 +591,21 @@ impl<'a> Conversation<'a> {
         let can_resume = matches!(error, None | Some(Error::Lost(_) | Error::Connect(_)));
         match &self.resume_after {
             Some(last_event_id) if can_resume && self.resumptions < RESUMPTIONS => {
-                self.source = Source::Sending(self.resume(last_event_id.clone(), retry));
+                self.source = Source::Sending(self.resume(last_event_id.clone()));
                 self.resumptions += 1;
                 None
             }
             _ if matches!(error, Some(Error::TooLarge(_))) => Some(End::Fault(Fault::UpstreamTooLarge)),
-            _ if self.saw_garbage || matches!(error, Some(Error::Protocol(_))) => {
+            _ if !was_resuming && (self.saw_garbage || matches!(error, Some(Error::Protocol(_)))) => {
                 Some(End::Fault(Fault::UpstreamProtocol))
             }
             _ => Some(End::Fault(Fault::OutcomeUnknown)),
         }
     }
 
-    fn resume(&self, last_event_id: String, retry: Option<Duration>) -> Sending {
+    fn resume(&self, last_event_id: String) -> Sending {
         let (route, session) = (Arc::clone(&self.call.route), self.call.session.terms.upstream.clone());
-        let pause = retry.unwrap_or(RESUME_PAUSE) * (self.resumptions + 1);
+        let pause = self.retry.unwrap_or(RESUME_PAUSE) * (self.resumptions + 1);
         Box::pin(async move {
             tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
             match route.upstream.listen(&session, Some(&last_event_id)).await? {

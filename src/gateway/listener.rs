@@ -108,11 +108,17 @@ impl Gateway {
                 self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await;
             }
             Message::Request { id, method, .. } => {
-                if to_held(session, &message) || to_stream(session, &message, event_id) {
+                if to_held(session, &message) {
                     return;
                 }
                 let calls = session.live().held.len();
-                tracing::warn!(%method, calls, "a question can't be put to anybody; `exclusive: true` tells whose it is");
+                if calls > 0 {
+                    tracing::warn!(%method, calls, "nobody can say whose question this is; `exclusive: true` for its tool would tell");
+                }
+                if to_stream(session, &message, event_id) {
+                    return;
+                }
+                tracing::warn!(%method, "a question can't be put to anybody");
                 let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
                 self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await;
             }

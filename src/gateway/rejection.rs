@@ -32,8 +32,12 @@ pub enum Kind {
     NoSession,
     /// The method, or this use of it, is not offered on this session.
     NotServed(&'static str),
-    /// The parameters are wrong; also unknown tasks, tools and cursors.
+    /// The parameters are wrong; also unknown cursors.
     Params(&'static str),
+    /// The task is unknown, somebody else's or expired: one answer, in the same words. The id is for the audit log.
+    NoTask(Option<TaskId>),
+    /// The route denies the tool: to the client it does not exist. The name is for the audit log.
+    UnknownTool(Box<str>),
     /// `tasks/result` of a cancelled task.
     Cancelled(TaskId),
     /// Over one of the tenant's limits.
@@ -200,9 +204,13 @@ impl Rejection {
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Upstream { status, .. } => *status,
-            Kind::NotServed(_) | Kind::Params(_) | Kind::Cancelled(_) | Kind::Quota { .. } | Kind::Fault(_) => {
-                StatusCode::OK
-            }
+            Kind::NotServed(_)
+            | Kind::NoTask(_)
+            | Kind::UnknownTool(_)
+            | Kind::Params(_)
+            | Kind::Cancelled(_)
+            | Kind::Quota { .. }
+            | Kind::Fault(_) => StatusCode::OK,
         }
     }
 
@@ -221,8 +229,8 @@ impl Rejection {
     /// The response message.
     #[must_use]
     pub fn to_message(&self) -> bytes::Bytes {
-        if let (Kind::Upstream { error, .. }, Some(id)) = (&self.kind, &self.id) {
-            return jsonrpc::raw_error_response(id, error);
+        if let Kind::Upstream { error, .. } = &self.kind {
+            return jsonrpc::raw_error_response(self.id.as_ref(), error);
         }
         jsonrpc::error_response(self.id.as_ref(), &self.kind.to_error())
     }
@@ -254,6 +262,8 @@ impl Kind {
             }
             Self::NotServed(message) => ErrorObject::new(code::METHOD_NOT_FOUND, *message),
             Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
+            Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
+            Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),
             Self::Cancelled(id) => {
                 #[derive(Serialize)]
                 #[serde(rename_all = "camelCase")]

@@ -11,4 +11,13 @@
 
 mod support;
 
+mod bad_messages;
+mod faithful;
+mod faults;
+mod killing;
+mod questions;
+mod sessions;
 mod tasks;
+mod tools;
+mod transport;
+mod versions;
