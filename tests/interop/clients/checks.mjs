@@ -18,7 +18,7 @@ export const { values: options } = parseArgs({
     key: { type: 'string' }, // API key; with it tasks/list is expected to work
     'other-key': { type: 'string' }, // a key of another tenant
     native: { type: 'boolean', default: false }, // the server does tasks itself, not taskgate
-    without: { type: 'string' }, // a kind of call, as in servers/tools.json, that the server can't do here
+    without: { type: 'string' }, // what the server can't do here: `ask`, or `questions` of any kind
     policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
   },
 })
@@ -27,7 +27,8 @@ const catalogue = readFileSync(new URL('../servers/tools.json', import.meta.url)
 const all = JSON.parse(catalogue.replaceAll('LABEL', options.label))
 export const tools = all[options.tools]
 export const { policy } = all
-delete tools[options.without]
+if (options.without !== undefined) delete tools.ask
+if (options.without === 'questions') delete tools.sample
 
 /** Runs one check under a time limit and prints how it went. */
 export async function check(name, body) {

@@ -28,7 +28,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--key", help="API key; with it tasks/list is expected to work")
     parser.add_argument("--other-key", help="a key of another tenant")
     parser.add_argument("--native", action="store_true", help="the server does tasks itself, not taskgate")
-    parser.add_argument("--without", help="a kind of call, as in servers/tools.json, that the server can't do here")
+    parser.add_argument("--without", choices=["ask", "questions"],
+                        help="what the server can't do here: ask, or put questions of any kind")
     parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
     return parser.parse_args()
 
@@ -37,7 +38,8 @@ options = parse_options()
 _catalogue = (Path(__file__).parent.parent / "servers" / "tools.json").read_text(encoding="utf-8")
 _all = json.loads(_catalogue.replace("LABEL", options.label))
 tools: dict[str, Any] = _all[options.tools]
-tools.pop(options.without, None)
+for kind in {"ask": ["ask"], "questions": ["ask", "sample"]}.get(options.without, []):
+    del tools[kind]
 policy: dict[str, Any] = _all["policy"]
 
 

@@ -37,7 +37,13 @@ class Leg:
     keys: bool = False
     policy: bool = False
     gateway: bool = True
-    version: str | None = None  # the newest that the server speaks
+    options: tuple[str, ...] = ()  # demo_server's, behind the gateway
+    without: str | None = None  # what the clients can't ask of the server then
+
+    @property
+    def direct_options(self) -> tuple[str, ...]:
+        """The clients compare with a server of the same version that has none of the other habits."""
+        return self.options[:2] if "--version" in self.options else ()
 
 
 LEGS = [
@@ -49,10 +55,16 @@ LEGS = [
     Leg("FastMCP server, callers with keys", "plain", keys=True),
     Leg("FastMCP server, a route with rules", "plain", policy=True),
     *(
-        Leg(f"server of {version} over {'stdio' if stdio else 'HTTP'}", "demo", stdio=stdio, version=version)
+        Leg(f"server of {version} over {'stdio' if stdio else 'HTTP'}", "demo", stdio=stdio,
+            options=("--version", version), without=None if version >= WITH_ELICITATION else "ask")
         for version in OLDER
         for stdio in (False, True)
     ),
+    Leg("server that sends batches", "demo", options=("--version", "2025-03-26", "--batches"), without="ask"),
+    Leg("server that asks on the GET stream", "demo", options=("--ask-on-get",)),
+    Leg("server that answers with JSON", "demo", options=("--always-json",)),
+    Leg("server that primes and numbers its streams", "demo", options=("--priming", "--event-ids")),
+    Leg("server without sessions", "demo", options=("--stateless",), without="questions"),
 ]
 
 
@@ -108,7 +120,7 @@ def _start_server(leg: Leg, demo: Path | None, programs: Programs) -> str:
         "native": lambda: ([NODE, TESTS / "servers" / "native_tasks.mjs", "--port", str(port)], {}),
         "plain": lambda: ([PYTHON, TESTS / "servers" / "plain_tools.py", "--port", str(port)], {}),
         "everything": lambda: ([NODE, EVERYTHING, "streamableHttp"], {"PORT": str(port)}),
-        "demo": lambda: ([demo, "--listen", f"127.0.0.1:{port}", "--version", leg.version], {}),
+        "demo": lambda: ([demo, "--listen", f"127.0.0.1:{port}", *leg.direct_options], {}),
     }[leg.server]()
     programs.start("server", command, lambda: listens(port), **environment)
     return f"http://127.0.0.1:{port}/mcp"
@@ -118,8 +130,12 @@ def _start_gateway(
     leg: Leg, binary: Path, demo: Path | None, programs: Programs, server: str, record: Path,
 ) -> Gateway:
     if leg.stdio:
-        child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", "--version", leg.version]
+        child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", *leg.options]
         return start_gateway(programs, binary, command=[NODE, TESTS / "wire" / "tap.mjs", record, *child])
+    if leg.options != leg.direct_options:
+        port = free_port()
+        programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))
+        server = f"http://127.0.0.1:{port}"
     watched = start_recorder(programs, "server-recorder", server, record)
     return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, policy=leg.policy)
 
@@ -131,8 +147,8 @@ def _run_client(leg: Leg, name: str, url: str, direct: str, report: Report) -> N
         arguments.append("--native")
     if leg.policy:
         arguments.append("--policy")
-    if leg.version and leg.version < WITH_ELICITATION:
-        arguments += ["--without", "ask"]
+    if leg.without:
+        arguments += ["--without", leg.without]
     if leg.keys:
         arguments += ["--key", KEYS["acme"], "--other-key", KEYS["globex"]]
     run_lines(f"{leg.name}, {name}", [*CLIENTS[name], *arguments], CLIENT_LIMIT, report)
