@@ -11,6 +11,9 @@
 
 mod support;
 
+mod bulk;
 mod faults;
 mod killing;
+mod patience;
+mod routing;
 mod tasks;
