@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
+use crate::mcp::RELATED_TASK_WORD;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
 use crate::tenant::fair;
@@ -175,6 +176,7 @@ impl Gateway {
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
+        let body = without_related(body);
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
@@ -210,6 +212,21 @@ fn without_tasks(request: &Request<'_>) -> Bytes {
         Some(message.to_json())
     };
     whole().map_or_else(|| request.body.clone(), Bytes::from)
+}
+
+/// A notification or response without the name of a task, which clients repeat from what they were sent.
+fn without_related(body: Bytes) -> Bytes {
+    let whole = || -> Option<String> {
+        let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;
+        for payload in ["params", "result"] {
+            if let Some(text) = message.get(payload).map(core::without_related) {
+                message.set(payload, text);
+            }
+        }
+        Some(message.to_json())
+    };
+    let may_name_one = memchr::memmem::find(&body, RELATED_TASK_WORD.as_bytes()).is_some();
+    may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 
 /// What must be there of an answer before it can be passed on.

@@ -41,6 +41,9 @@ const MESSAGE_CHARS: usize = 500;
 /// A progress message becomes the status message at most this often.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Why a task ended whose call the upstream answered with a JSON-RPC error.
+pub(super) const UPSTREAM_ERROR: &str = "upstream_error";
+
 /// A call that a task stands for, before it is sent.
 pub(super) struct HeldCall {
     pub(super) gateway: Arc<Gateway>,
@@ -204,7 +207,7 @@ impl HeldCall {
         }
         let finish = match end {
             End::Answered(message) => finish_of(&message),
-            End::Refused(error) => Finish::errored("upstream_error", (*error).into(), message_of_error(&error)),
+            End::Refused(error) => Finish::errored(UPSTREAM_ERROR, (*error).into(), message_of_error(&error)),
             End::Fault(fault) => failed(fault),
             End::Over => return,
         };
@@ -227,7 +230,7 @@ fn finish_of(message: &[u8]) -> Finish {
     let Ok(Message::Response { outcome, .. }) = Message::parse(message) else { return failed(Fault::UpstreamProtocol) };
     let result = match outcome {
         Response::Error(error) => {
-            return Finish::errored("upstream_error", error.get().into(), message_of_error(error.get()));
+            return Finish::errored(UPSTREAM_ERROR, error.get().into(), message_of_error(error.get()));
         }
         Response::Result(result) => result.get(),
     };
@@ -422,7 +425,7 @@ impl<'a> Conversation<'a> {
     fn answer(&mut self, id: Id, answer: &Answer) {
         let body = match answer {
             Answer::Result(result) => jsonrpc::response(&id, result),
-            Answer::Error(error) => jsonrpc::raw_error_response(&id, error),
+            Answer::Error(error) => jsonrpc::raw_error_response(Some(&id), error),
         };
         self.posting.push(id.clone());
         self.post(body, Some(id));

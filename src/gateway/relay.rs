@@ -330,7 +330,7 @@ impl Relay {
         self.source = Source::Ended;
         if let Some(plan) = &self.plan {
             let error = match kind {
-                Kind::Upstream { error, .. } => jsonrpc::raw_error_response(&plan.id, error),
+                Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
             };
             self.out.extend_from_slice(&sse::write_event(None, &error));

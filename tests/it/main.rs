@@ -11,9 +11,16 @@
 
 mod support;
 
+mod bad_messages;
 mod bulk;
+mod faithful;
 mod faults;
 mod killing;
 mod patience;
+mod questions;
 mod routing;
+mod sessions;
 mod tasks;
+mod tools;
+mod transport;
+mod versions;
