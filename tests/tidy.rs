@@ -293,3 +293,50 @@ fn links_between_documents_lead_somewhere() {
     }
     findings.none();
 }
+
+#[test]
+fn the_lock_file_is_what_deny_allows() {
+    let mut findings = Findings::default();
+    let deny = read("deny.toml");
+    let quoted = |section: &str, key: &str| -> Vec<String> {
+        let (_, rest) = deny.split_once(&format!("\n{section} = [")).expect("deny.toml has the list");
+        let list = rest.split("\n]").next().unwrap_or_default();
+        list.split(key).skip(1).filter_map(|rest| rest.split('"').nth(1)).map(str::to_owned).collect()
+    };
+    let (banned, skipped) = (quoted("deny", "crate ="), quoted("skip", "crate ="));
+    let lock = read("Cargo.lock");
+    let field = |package: &str, name: &str| -> Option<String> {
+        let line = package.lines().find_map(|line| line.strip_prefix(&format!("{name} = \"")))?;
+        Some(line.trim_end_matches('"').to_owned())
+    };
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let (name, version) = (field(package, "name").unwrap(), field(package, "version").unwrap());
+        if banned.contains(&name) {
+            findings.add("Cargo.lock", format!("`{name}` is banned in deny.toml"));
+        }
+        if field(package, "source")
+            .is_some_and(|source| source != "registry+https://github.com/rust-lang/crates.io-index")
+        {
+            findings.add("Cargo.lock", format!("`{name}` is not from crates.io"));
+        }
+        versions.entry(name).or_default().push(version);
+    }
+    for (name, versions) in &versions {
+        let kept = versions.iter().filter(|version| !skipped.contains(&format!("{name}@{version}"))).count();
+        if kept > 1 {
+            findings.add(
+                "Cargo.lock",
+                format!("`{name}` is there as {versions:?}: make it one, or say in deny.toml why not"),
+            );
+        }
+    }
+    for skip in &skipped {
+        let (name, version) = skip.split_once('@').expect("a skip names a version");
+        if versions.get(name).is_none_or(|all| all.len() < 2 || !all.iter().any(|one| one == version)) {
+            findings.add("deny.toml", format!("`{skip}` is no duplicate any more"));
+        }
+    }
+    assert!(banned.len() > 3 && versions.len() > 100);
+    findings.none();
+}
