@@ -12,10 +12,13 @@
 mod support;
 
 mod bad_messages;
+mod bulk;
 mod faithful;
 mod faults;
 mod killing;
+mod patience;
 mod questions;
+mod routing;
 mod sessions;
 mod tasks;
 mod tools;
