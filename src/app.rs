@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminState};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
-use crate::downstream::{http::Endpoints, origin, server};
+use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
 use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -35,6 +36,21 @@ use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
+
+/// Times that no configuration changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// How long a stream may be silent before something keeps it warm.
+    pub keep_alive: Duration,
+    /// How long clients may keep the gateway waiting.
+    pub patience: Patience,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { keep_alive: KEEP_ALIVE, patience: Patience::default() }
+    }
+}
 
 /// A gateway that serves.
 #[derive(Debug)]
@@ -58,6 +74,14 @@ impl App {
     /// # Errors
     /// When an address can't be bound, or the settings can't be met.
     pub async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        Self::start_with(settings, Timing::default()).await
+    }
+
+    /// As [`App::start`], with other times than the protocol's users are used to: tests can't wait for those.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start_with(settings: &Settings, timing: Timing) -> anyhow::Result<Self> {
         let jobs = Jobs::default();
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
@@ -72,6 +96,7 @@ impl App {
             rates: rates_of(settings)?,
             limits: limits_of(settings),
             metrics: Arc::clone(&metrics),
+            keep_alive: timing.keep_alive,
             clock,
             jobs: jobs.clone(),
         });
@@ -94,6 +119,7 @@ impl App {
                 is_loopback: address.ip().is_loopback(),
             },
             max_body: settings.listen.max_body.as_usize(),
+            patience: timing.patience,
             metrics,
         };
         let stop_accepting = CancellationToken::new();
@@ -122,10 +148,12 @@ impl App {
         self.admin.stopping();
         self.gateway.drain();
         if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
-            tracing::warn!("the drain time is over: held calls are given up");
-            self.gateway.give_up();
-            let over = tokio::time::timeout(LAST_GRACE, self.gateway.calls_over()).await;
-            tracing::info!(all_ended = over.is_ok(), "held calls were given up");
+            tracing::warn!("held calls are given up: the drain time is over");
+        }
+        // Also a call that was being taken while the last one ended.
+        self.gateway.give_up();
+        if tokio::time::timeout(CONNECTION_GRACE, self.gateway.calls_over()).await.is_err() {
+            tracing::warn!("not every held call could be ended in time");
         }
         self.gateway.close_streams();
         self.stop_accepting.cancel();

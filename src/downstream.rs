@@ -3,4 +3,5 @@
 pub mod headers;
 pub mod http;
 pub mod origin;
+pub mod patience;
 pub mod server;

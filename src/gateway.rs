@@ -16,7 +16,7 @@ mod held;
 mod inbound;
 mod listener;
 mod params;
-mod relay;
+pub mod relay;
 mod streams;
 mod tasks;
 mod tools;
@@ -24,6 +24,7 @@ mod tools;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -74,6 +75,11 @@ pub struct Route {
     pub metrics: Arc<RouteMetrics>,
 }
 
+/// How long the upstream may take over a notification or response. It answers those without working on anything.
+const POST_LIMIT: Duration = Duration::from_secs(30);
+/// An upstream that lets streams be taken up again at once gets this much peace at least.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
 /// The right to be on an upstream session beside others, or alone.
 type Gate = (Option<OwnedRwLockReadGuard<()>>, Option<OwnedRwLockWriteGuard<()>>);
 
@@ -120,6 +126,8 @@ pub struct Parts {
     pub limits: TenantLimits,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// How long a stream may be silent: [`relay::KEEP_ALIVE`], except in tests.
+    pub keep_alive: Duration,
     /// The time.
     pub clock: Clock,
     /// Where jobs start.
@@ -135,6 +143,7 @@ pub struct Gateway {
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
+    keep_alive: Duration,
     clock: Clock,
     jobs: Jobs,
     /// No new tasks or sessions any more.
@@ -170,6 +179,7 @@ impl Gateway {
             sealer,
             rates: parts.rates,
             limits: parts.limits,
+            keep_alive: parts.keep_alive,
             clock: parts.clock,
             jobs: parts.jobs,
             draining: AtomicBool::new(false),
@@ -420,7 +430,7 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
 fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
     match fault {
         Fault::UpstreamUnreachable => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol => UpstreamOutcome::Protocol,
+        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown => UpstreamOutcome::Lost,
         Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
     }
@@ -433,7 +443,8 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::Malformed(_) => Some(RejectReason::Message),
         Kind::Unusable(_) => Some(RejectReason::Header),
         Kind::NoSession => Some(RejectReason::Session),
-        Kind::NotServed(_) => Some(RejectReason::Tool),
+        Kind::NotServed(_) | Kind::UnknownTool(_) => Some(RejectReason::Tool),
+        Kind::NoTask(_) => Some(RejectReason::Task),
         Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()

@@ -120,6 +120,9 @@ pub enum Error {
     /// It answered, but not as the protocol says.
     #[error("the upstream broke the protocol: {0}")]
     Protocol(String),
+    /// It sent a message that is longer than is read.
+    #[error("the upstream sent a message that is longer than {0} bytes")]
+    TooLarge(usize),
     /// It no longer knows the session.
     #[error("the upstream ended the session")]
     SessionGone,

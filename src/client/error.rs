@@ -51,6 +51,7 @@ impl From<upstream::Error> for Error {
             upstream::Error::Connect(source) => Self::Connect(source),
             upstream::Error::Lost(source) => Self::Lost(source),
             upstream::Error::Protocol(what) => Self::Protocol(what),
+            error @ upstream::Error::TooLarge(_) => Self::Protocol(error.to_string()),
             upstream::Error::SessionGone => Self::SessionGone,
             upstream::Error::Refused { error, .. } => Self::Server(ServerError::read(&error)),
         }

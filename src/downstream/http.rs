@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::request::Parts;
@@ -17,7 +16,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::gateway::call::{Accept, Answer, Call};
-use crate::gateway::rejection::Rejection;
+use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Outcome, RejectReason};
@@ -29,9 +28,7 @@ use crate::upstream::{Body, Error};
 
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
-
-/// How long a body may pause.
-const BODY_PAUSE: Duration = Duration::from_secs(30);
+use super::patience::Patience;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -52,6 +49,8 @@ pub struct Endpoints {
     pub origin: origin::Config,
     /// The longest body in bytes.
     pub max_body: usize,
+    /// How long clients may keep the gateway waiting.
+    pub patience: Patience,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -98,7 +97,7 @@ impl Endpoints {
         let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route, &mut timer.asked, &mut caller).await;
+        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -106,7 +105,8 @@ impl Endpoints {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    audit_refusal(caller.as_deref(), reason);
+                    let route = route.as_ref().map_or("", |route| &route.name);
+                    audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
             }
@@ -172,7 +172,7 @@ impl Endpoints {
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
-            let frame = tokio::time::timeout(BODY_PAUSE, body.frame()).await.map_err(|_| {
+            let frame = tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| {
                 Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
             })?;
             let Some(frame) = frame else { break };
@@ -216,8 +216,8 @@ fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Byt
     })
 }
 
-/// One line for each refused access: who, and why; never what they sent.
-fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
+/// One line for each refused access: who, where and why; never what else they sent.
+fn audit_refusal(caller: Option<&Principal>, route: &str, refusal: &Refusal, reason: RejectReason) {
     let is_access = matches!(
         reason,
         RejectReason::Credentials
@@ -225,11 +225,23 @@ fn audit_refusal(caller: Option<&Principal>, reason: RejectReason) {
             | RejectReason::Host
             | RejectReason::Session
             | RejectReason::Task
+            | RejectReason::Tool
     );
-    if is_access {
-        let (tenant, subject) = caller.map_or(("", ""), |caller| (&*caller.tenant, &*caller.subject));
-        tracing::info!(target: "audit", event = "refused", tenant, subject, reason = reason.as_str());
+    if !is_access {
+        return;
     }
+    let (tenant, issuer, subject) =
+        caller.map_or(("", "", ""), |caller| (&*caller.tenant, &*caller.issuer, &*caller.subject));
+    let (task, tool) = match refusal {
+        Refusal::Rejected(rejection) => match &rejection.kind {
+            Kind::NoTask(Some(task)) => (task.to_string(), ""),
+            Kind::UnknownTool(tool) => (String::new(), &**tool),
+            _ => (String::new(), ""),
+        },
+        _ => (String::new(), ""),
+    };
+    let reason = reason.as_str();
+    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
 }
 
 impl Refusal {

@@ -13,9 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::jobs::Jobs;
 
 use super::http::Endpoints;
+use super::patience::Stream;
 
-/// How long a request's head may take to arrive, and a connection may be idle.
-pub const HEAD_LIMIT: Duration = Duration::from_secs(60);
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
 /// The longest head, in bytes.
@@ -32,8 +31,9 @@ pub async fn serve(
     grace: Duration,
 ) {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(MAX_HEAD).half_close(false);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS).keep_alive_interval(HEAD_LIMIT);
+    let head = endpoints.patience.head;
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD).half_close(false);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS).keep_alive_interval(head);
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -62,6 +62,7 @@ async fn connection(builder: Builder<TokioExecutor>, stream: TcpStream, endpoint
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    let stream = Stream::new(stream, endpoints.patience.reader);
     let service = service_fn(|request| Arc::clone(&endpoints).handle(request));
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(serving).await {

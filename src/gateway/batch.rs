@@ -66,7 +66,9 @@ impl Gateway {
                     }
                 }
             });
-            return Ok(Answer::Events(EventStream::new(stream, Vec::new(), Box::new(())).boxed_unsync()));
+            return Ok(Answer::Events(
+                EventStream::new(stream, Vec::new(), self.keep_alive, Box::new(())).boxed_unsync(),
+            ));
         }
         let mut all = Vec::new();
         while let Some(message) = receiver.recv().await {

@@ -139,6 +139,8 @@ impl Deliveries {
         let event = Event::Claim { number: question.number, stream: stream.number };
         if ledger.apply(&task.owner, task.id, event).await.is_err() {
             // Another stream was faster, or the question is gone.
+            // The same stream may have been, so one note of the two stays.
+            self.disclaim(stream.number, task.id, question.number);
             return true;
         }
         let mut text = self.voided_events(task.id);
@@ -166,13 +168,10 @@ impl Deliveries {
                 Ok(task) => Some(task),
                 Err(_) => ledger.get(&claim.owner, claim.task).await.ok().flatten(),
             };
-            if let Some(task) = task {
-                if task.state.is_ended() {
-                    self.voided.remove(&claim.task);
-                }
-                self.offer(ledger, &task).await;
-            } else {
-                self.voided.remove(&claim.task);
+            match task {
+                Some(task) if !task.state.is_ended() => self.offer(ledger, &task).await,
+                // It ended meanwhile: nobody will hear of what was voided.
+                _ => drop(self.voided.remove(&claim.task)),
             }
         }
     }
@@ -188,7 +187,7 @@ impl Deliveries {
     /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
     pub fn void(&self, task: &Task, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
-            self.forget(stream, task.id, question.number);
+            while self.disclaim(stream, task.id, question.number) {}
             self.notify(task, &void_event(task.id, question.number));
         }
     }
@@ -196,15 +195,19 @@ impl Deliveries {
     /// Forgets the claim of a question that was answered.
     pub fn answered(&self, task: TaskId, question: &Question) {
         if let Progress::Claimed(stream) = question.progress {
-            self.forget(stream, task, question.number);
+            while self.disclaim(stream, task, question.number) {}
         }
     }
 
-    fn forget(&self, stream: u64, task: TaskId, number: u32) {
+    /// Takes one note of a claim out; says whether there was one.
+    fn disclaim(&self, stream: u64, task: TaskId, number: u32) -> bool {
+        let mut found = false;
         self.claims.remove_if_mut(&stream, |_, claims| {
-            claims.retain(|claim| claim.task != task || claim.number != number);
+            let place = claims.iter().position(|claim| claim.task == task && claim.number == number);
+            found = place.map(|place| claims.swap_remove(place)).is_some();
             claims.is_empty()
         });
+        found
     }
 
     fn voided_events(&self, task: TaskId) -> Vec<u8> {

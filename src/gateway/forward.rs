@@ -16,11 +16,11 @@ use crate::tenant::fair;
 use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
-use super::call::{Accept, Answer, Call};
+use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
-use super::relay::{Detached, KEEP_ALIVE, Plan, Relay, Rewrite, Sending, Waited};
+use super::relay::{Begun, Detached, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, Session};
-use super::{Gateway, Request, Route};
+use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
@@ -68,13 +68,19 @@ impl Gateway {
         manner: Manner,
     ) -> Result<Answer, Kind> {
         let plan = self.plan(&call, &session, &request.id, &manner);
-        let limit = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
-        let sending = self.sending(call, session, &request, manner.exclusive);
-        let mut waited = Detached::new(sending, plan).reply(limit).await;
+        let needs = Needs {
+            id: request.id.clone(),
+            limit: plan.limit,
+            whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
+            no_events: !accept.events,
+        };
+        let sending = self.sending(call, session, &request, manner.exclusive, needs);
+        let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
-                Waited::Replied(reply, plan) => answer(reply, plan, accept).await,
+                Waited::Begun(begun, plan) => answer(begun, plan, accept.events),
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
@@ -89,7 +95,7 @@ impl Gateway {
                 }
                 Waited::Late(sending, plan) => {
                     let limit = plan.deadline;
-                    waited = Detached::new(sending, plan).reply(limit).await;
+                    waited = Detached::new(sending, plan).begun(limit).await;
                     continue;
                 }
             };
@@ -110,6 +116,7 @@ impl Gateway {
             split_batches: upstream.has_batches() && !version.has_batches(),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
+            keep_alive: self.keep_alive,
             cancelled: flag,
             jobs: self.jobs.clone(),
             registration: Box::new(registration),
@@ -131,23 +138,32 @@ impl Gateway {
         })
     }
 
-    /// Waits for the places and sends the request.
-    fn sending(self: &Arc<Self>, call: Call, session: Arc<Session>, request: &Request<'_>, exclusive: bool) -> Sending {
+    /// Waits for the places, sends the request and reads as much of the answer as is needed.
+    fn sending(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        request: &Request<'_>,
+        exclusive: bool,
+        needs: Needs,
+    ) -> Sending {
         let body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
         let kind = MessageKind::Request { id: request.id.clone(), progress_token: request.params.progress_token() };
         let message = Outgoing { kind, body, headers: call.headers };
         let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
         Box::pin(async move {
+            // The gate first: whoever waits for it keeps nobody else from a place.
+            let gate = route.gate(&session, exclusive).await;
             let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
             let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
-            let gate = route.gate(&session, exclusive).await;
             let in_flight = route.metrics.upstream_in_flight();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
             route.metrics.upstream_request(outcome_of(&sent));
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
-            Ok((sent?, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
+            let begun = needs.begin(sent?).await?;
+            Ok((begun, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
         })
     }
 
@@ -160,7 +176,9 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let body = without_related(body);
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
-        let sent = call.route.upstream.send(&session.terms.upstream, message).await;
+        let sending = call.route.upstream.send(&session.terms.upstream, message);
+        let late = |_| Err(Error::Lost("it did not take a message in time".into()));
+        let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
         call.route.metrics.upstream_request(outcome_of(&sent));
         if matches!(sent, Err(Error::SessionGone)) {
             self.end_session(&call.route, session);
@@ -175,7 +193,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
         Ok(_) => UpstreamOutcome::Answered,
         Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }
@@ -209,34 +227,70 @@ fn without_related(body: Bytes) -> Bytes {
     may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 
-/// Passes a reply on in the form in which it came, as far as that is possible.
-async fn answer(reply: Reply, plan: Plan, accept: Accept) -> Result<Answer, Kind> {
-    let accepts_events = accept.events;
-    match reply {
-        Reply::Json(_) if !accept.json => Ok(Answer::Events(Relay::as_events(reply, plan).boxed_unsync())),
-        Reply::Json(mut body) => {
-            let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
-            if plan.rewrite.is_none() && !is_small && !plan.split_batches {
-                return Ok(Answer::JsonBody(Relay::of_reply(Reply::Json(body), plan).boxed_unsync()));
+/// What must be there of an answer before it can be passed on.
+struct Needs {
+    id: Id,
+    /// The longest message that is read whole.
+    limit: usize,
+    /// JSON is to be changed.
+    whole: bool,
+    /// The client takes no events: the answer alone, however it comes.
+    no_events: bool,
+}
+
+impl Needs {
+    async fn begin(&self, reply: Reply) -> Result<Begun, Kind> {
+        match reply {
+            Reply::Json(mut body) => {
+                let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
+                if !self.whole && !is_small {
+                    return Ok(Begun::Json(body));
+                }
+                let limit = self.limit.max(usize::try_from(SMALL).unwrap_or(usize::MAX));
+                let message = collect(&mut body, limit).await?;
+                // Found without parsing: an answer that was cut where its length still fits.
+                if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
             }
-            let limit = plan.limit.max(usize::try_from(SMALL).unwrap_or(usize::MAX));
-            whole(collect(&mut body, limit).await?, &plan, accepts_events)
-        }
-        Reply::Events(body) if accepts_events => {
-            Ok(Answer::Events(Relay::of_reply(Reply::Events(body), plan).boxed_unsync()))
-        }
-        Reply::Messages(mut channel) => {
-            // An answer that comes first needs no stream.
-            let Some(first) = channel.recv().await else { return Err(Fault::OutcomeUnknown.into()) };
-            if is_answer(&first, &plan.id) {
-                return whole(first, &plan, accepts_events);
+            Reply::Events(body) if !self.no_events => Ok(Begun::Events(body)),
+            Reply::Messages(mut channel) => {
+                // An answer that comes first needs no stream.
+                let Some(first) = channel.recv().await else { return Err(Fault::OutcomeUnknown.into()) };
+                if is_answer(&first, &self.id) {
+                    Ok(Begun::Whole(first))
+                } else if self.no_events {
+                    self.only_answer(Reply::Messages(channel)).await
+                } else {
+                    Ok(Begun::Messages(first, channel))
+                }
             }
-            if !accepts_events {
-                return only_answer(Messages::of_reply(Reply::Messages(channel), plan.limit), plan).await;
-            }
-            Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync()))
+            other => self.only_answer(other).await,
         }
-        other => only_answer(Messages::of_reply(other, plan.limit), plan).await,
+    }
+
+    async fn only_answer(&self, reply: Reply) -> Result<Begun, Kind> {
+        let mut messages = Messages::of_reply(reply, self.limit);
+        while let Some(message) = messages.next().await? {
+            if is_answer(&message, &self.id) {
+                return Ok(Begun::Whole(message));
+            }
+        }
+        Err(Fault::OutcomeUnknown.into())
+    }
+}
+
+/// Whether a message can't be a whole object or array.
+fn is_cut(message: &[u8]) -> bool {
+    let message = message.trim_ascii();
+    !matches!((message.first(), message.last()), (Some(b'{'), Some(b'}')) | (Some(b'['), Some(b']')))
+}
+
+/// Passes an answer on in the form in which it came, as far as that is possible.
+fn answer(begun: Begun, plan: Plan, accepts_events: bool) -> Result<Answer, Kind> {
+    match begun {
+        Begun::Whole(message) => whole(message, &plan, accepts_events),
+        Begun::Json(body) => Ok(Answer::JsonBody(Relay::of_json(body, plan).boxed_unsync())),
+        Begun::Events(body) => Ok(Answer::Events(Relay::of_events(body, plan).boxed_unsync())),
+        Begun::Messages(first, channel) => Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync())),
     }
 }
 
@@ -259,14 +313,4 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         };
     }
     Ok(Answer::json(plan.rewritten(message)))
-}
-
-/// For a client that takes no events: the answer alone, however it came.
-async fn only_answer(mut messages: Messages, plan: Plan) -> Result<Answer, Kind> {
-    while let Some(message) = messages.next().await? {
-        if is_answer(&message, &plan.id) {
-            return Ok(Answer::json(plan.rewritten(message)));
-        }
-    }
-    Err(Fault::OutcomeUnknown.into())
 }

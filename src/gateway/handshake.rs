@@ -10,7 +10,7 @@ use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
-use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::session::{NoRoom, Session, Terms};
 use super::{Gateway, Request, Route};
 
@@ -115,10 +115,14 @@ async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened
     }
 }
 
-/// There is no session yet that could be gone.
+/// There is no session yet that could be gone, nor a tool that could have run.
 fn of_opening(error: Error) -> Kind {
     match error {
         Error::SessionGone => Fault::UpstreamProtocol.into(),
+        Error::Lost(_) => {
+            tracing::warn!(error = %Chain(&error), "upstream failed");
+            Fault::UpstreamUnreachable.into()
+        }
         other => other.into(),
     }
 }

@@ -26,7 +26,7 @@ use crate::upstream::{Error, Kind as MessageKind, Listening, Outgoing, Reply};
 
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
-use super::{Gateway, Route, upstream_outcome};
+use super::{Gateway, Route, SHORTEST_PAUSE, upstream_outcome};
 
 /// Messages for a call that came elsewhere than on its own stream and wait to be looked at.
 const SIDE_MESSAGES: usize = 32;
@@ -36,8 +36,6 @@ const RESUMPTIONS: u32 = 5;
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long posting one answer upstream may take.
-const POST_LIMIT: Duration = Duration::from_secs(30);
 /// The longest status message that is kept, in characters.
 const MESSAGE_CHARS: usize = 500;
 /// A progress message becomes the status message at most this often.
@@ -121,10 +119,7 @@ impl HeldCall {
     async fn cancel_upstream(&self, reason: &str) {
         let params = format!("{{\"requestId\":{},\"reason\":{}}}", self.id.as_json(), jsonrpc::raw_string(reason));
         let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-        let posting = self.gateway.post_upstream(&self.route, &self.session, body);
-        if tokio::time::timeout(POST_LIMIT, posting).await.is_err() {
-            tracing::warn!(task = %self.task.id, "the upstream did not take a cancel in time");
-        }
+        self.gateway.post_upstream(&self.route, &self.session, body).await;
     }
 
     /// Waits for the places, sends the call and reads to the end.
@@ -181,8 +176,9 @@ impl HeldCall {
     }
 
     async fn take_places(&self) -> Box<dyn Send> {
-        let permit = self.route.places.acquire(&self.task.owner.tenant, fair::Kind::Held).await;
+        // The gate first: whoever waits for it keeps nobody else from a place.
         let gate = self.route.gate(&self.session, self.exclusive).await;
+        let permit = self.route.places.acquire(&self.task.owner.tenant, fair::Kind::Held).await;
         Box::new((permit, gate, self.route.metrics.upstream_in_flight()))
     }
 
@@ -433,9 +429,7 @@ impl<'a> Conversation<'a> {
         let (gateway, route) = (Arc::clone(&self.call.gateway), Arc::clone(&self.call.route));
         let session = Arc::clone(&self.call.session);
         self.postings.push(Box::pin(async move {
-            if tokio::time::timeout(POST_LIMIT, gateway.post_upstream(&route, &session, body)).await.is_err() {
-                tracing::warn!("the upstream did not take an answer in time");
-            }
+            gateway.post_upstream(&route, &session, body).await;
             settles
         }));
     }
@@ -594,6 +588,7 @@ impl<'a> Conversation<'a> {
                 self.resumptions += 1;
                 None
             }
+            _ if matches!(error, Some(Error::TooLarge(_))) => Some(End::Fault(Fault::UpstreamTooLarge)),
             _ if self.saw_garbage || matches!(error, Some(Error::Protocol(_))) => {
                 Some(End::Fault(Fault::UpstreamProtocol))
             }
@@ -605,7 +600,7 @@ impl<'a> Conversation<'a> {
         let (route, session) = (Arc::clone(&self.call.route), self.call.session.terms.upstream.clone());
         let pause = retry.unwrap_or(RESUME_PAUSE) * (self.resumptions + 1);
         Box::pin(async move {
-            tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+            tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
             match route.upstream.listen(&session, Some(&last_event_id)).await? {
                 Listening::Events(body) => Ok(Reply::Events(body)),
                 Listening::Messages(channel) => Ok(Reply::Messages(channel)),

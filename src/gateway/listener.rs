@@ -17,7 +17,7 @@ use crate::upstream::{self, Kind as MessageKind, Outgoing};
 
 use super::rejection::Chain;
 use super::session::{Live, Session};
-use super::{Gateway, Route};
+use super::{Gateway, POST_LIMIT, Route, SHORTEST_PAUSE};
 
 /// Before the ids of standalone events, which are resumed by the listener and not by a stream of their own.
 pub(super) const LISTENER_EVENT: &str = "g.";
@@ -88,7 +88,8 @@ impl Gateway {
                     failures += 1;
                 }
             }
-            tokio::time::sleep((pause * 2_u32.saturating_pow(failures.min(8))).min(LONGEST_RETRY)).await;
+            let pause = pause * 2_u32.saturating_pow(failures.min(8));
+            tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_RETRY)).await;
         }
     }
 
@@ -107,11 +108,17 @@ impl Gateway {
                 self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await;
             }
             Message::Request { id, method, .. } => {
-                if to_held(session, &message) || to_stream(session, &message, event_id) {
+                if to_held(session, &message) {
                     return;
                 }
                 let calls = session.live().held.len();
-                tracing::warn!(%method, calls, "a question can't be put to anybody; `exclusive: true` tells whose it is");
+                if calls > 0 {
+                    tracing::warn!(%method, calls, "nobody can say whose question this is; `exclusive: true` for its tool would tell");
+                }
+                if to_stream(session, &message, event_id) {
+                    return;
+                }
+                tracing::warn!(%method, "a question can't be put to anybody");
                 let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
                 self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await;
             }
@@ -144,8 +151,10 @@ impl Gateway {
     /// Posts a notification or response of the gateway's own on a session.
     pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) {
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: HeaderMap::new() };
-        if let Err(error) = route.upstream.send(&session.terms.upstream, message).await {
-            tracing::warn!(error = %Chain(&error), "the upstream did not take a message");
+        match tokio::time::timeout(POST_LIMIT, route.upstream.send(&session.terms.upstream, message)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the upstream did not take a message"),
+            Err(_) => tracing::warn!("the upstream did not take a message in time"),
         }
     }
 }

@@ -32,8 +32,12 @@ pub enum Kind {
     NoSession,
     /// The method, or this use of it, is not offered on this session.
     NotServed(&'static str),
-    /// The parameters are wrong; also unknown tasks, tools and cursors.
+    /// The parameters are wrong; also unknown cursors.
     Params(&'static str),
+    /// The task is unknown, somebody else's or expired: one answer, in the same words. The id is for the audit log.
+    NoTask(Option<TaskId>),
+    /// The route denies the tool: to the client it does not exist. The name is for the audit log.
+    UnknownTool(Box<str>),
     /// `tasks/result` of a cancelled task.
     Cancelled(TaskId),
     /// Over one of the tenant's limits.
@@ -70,6 +74,8 @@ pub enum Fault {
     UpstreamUnreachable,
     /// It answered, but not as the protocol says.
     UpstreamProtocol,
+    /// Its answer is longer than the gateway reads.
+    UpstreamTooLarge,
     /// It went away; whether the tool ran is not known.
     OutcomeUnknown,
     /// The deadline passed. `started`: the upstream had seen the call.
@@ -91,7 +97,7 @@ impl Fault {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::UpstreamUnreachable => "upstream_unreachable",
-            Self::UpstreamProtocol => "upstream_protocol",
+            Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
@@ -108,6 +114,9 @@ impl Fault {
                 "The server behind the gateway can't be reached; nothing was run. Try again later."
             }
             Self::UpstreamProtocol => "The server behind the gateway gave an answer that the protocol does not allow.",
+            Self::UpstreamTooLarge => {
+                "The answer of the server behind the gateway is larger than the gateway takes. Ask for less at a time."
+            }
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
             }
@@ -137,6 +146,7 @@ impl From<&upstream::Error> for Fault {
         match error {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
+            upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
             upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
         }
     }
@@ -194,9 +204,13 @@ impl Rejection {
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Upstream { status, .. } => *status,
-            Kind::NotServed(_) | Kind::Params(_) | Kind::Cancelled(_) | Kind::Quota { .. } | Kind::Fault(_) => {
-                StatusCode::OK
-            }
+            Kind::NotServed(_)
+            | Kind::NoTask(_)
+            | Kind::UnknownTool(_)
+            | Kind::Params(_)
+            | Kind::Cancelled(_)
+            | Kind::Quota { .. }
+            | Kind::Fault(_) => StatusCode::OK,
         }
     }
 
@@ -248,6 +262,8 @@ impl Kind {
             }
             Self::NotServed(message) => ErrorObject::new(code::METHOD_NOT_FOUND, *message),
             Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
+            Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
+            Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),
             Self::Cancelled(id) => {
                 #[derive(Serialize)]
                 #[serde(rename_all = "camelCase")]

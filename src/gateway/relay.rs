@@ -28,18 +28,31 @@ use super::session::CancelFlag;
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
 /// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
 const YIELDS: u8 = 3;
 
-/// An upstream's answer on its way.
-pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Reply, Places), Kind>> + Send>>;
+/// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
+/// here, so that the deadline, a cancel and the client's going away apply to all of it.
+pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
 pub(super) type Places = Box<dyn Send>;
 /// Changes the `result` of the answer.
 pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// An upstream's answer, as far as it has to be there before the client's can begin.
+pub(super) enum Begun {
+    /// All of it, as one message.
+    Whole(Bytes),
+    /// One message that is passed on as it comes.
+    Json(Body),
+    /// A stream of events.
+    Events(Body),
+    /// Messages, of which the first is there.
+    Messages(Bytes, mpsc::Receiver<Bytes>),
+}
 
 /// How one plain call's answer is to be passed on.
 pub(super) struct Plan {
@@ -55,6 +68,8 @@ pub(super) struct Plan {
     pub rewrite: Option<Rewrite>,
     /// When to give up.
     pub deadline: Instant,
+    /// How long the answer may be silent.
+    pub keep_alive: Duration,
     /// Is set when the client cancels the request.
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
@@ -106,14 +121,17 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Passes on a reply.
+    /// Passes on a JSON body as it is.
     #[must_use]
-    pub(super) fn of_reply(reply: Reply, plan: Plan) -> Self {
-        let source = match reply {
-            Reply::Json(body) => Source::Raw(body),
-            other => Source::of(other, plan.limit),
-        };
-        Self::new(source, plan)
+    pub(super) fn of_json(body: Body, plan: Plan) -> Self {
+        Self::new(Source::Raw(body), plan)
+    }
+
+    /// Passes on a stream of events.
+    #[must_use]
+    pub(super) fn of_events(body: Body, plan: Plan) -> Self {
+        let limit = plan.limit;
+        Self::new(Source::Events(body, Framer::new(limit)), plan)
     }
 
     /// Passes on messages, of which the first is there already.
@@ -136,16 +154,9 @@ impl Relay {
     /// Passes on the rest of a stream that the client lost; which request it answers is not known here.
     #[must_use]
     pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
-        let limit = plan.limit;
-        let mut relay = Self::new(Source::Events(body, Framer::new(limit)), plan);
+        let mut relay = Self::of_events(body, plan);
         relay.resumable = true;
         relay
-    }
-
-    /// Passes on a reply as events, whatever it is.
-    #[must_use]
-    pub fn as_events(reply: Reply, plan: Plan) -> Self {
-        Self::new(Source::of(reply, plan.limit), plan)
     }
 
     /// Starts a stream of events for an answer that is not there yet.
@@ -155,7 +166,7 @@ impl Relay {
     }
 
     fn new(source: Source, plan: Plan) -> Self {
-        let next = (Instant::now() + KEEP_ALIVE).min(plan.deadline);
+        let next = (Instant::now() + plan.keep_alive).min(plan.deadline);
         Self {
             source,
             plan: Some(plan),
@@ -174,11 +185,7 @@ impl Relay {
             match &mut self.source {
                 Source::Ended => return Poll::Ready(()),
                 Source::Waiting(sending) => match std::task::ready!(sending.as_mut().poll(cx)) {
-                    Ok((reply, places)) => {
-                        let Some(plan) = &mut self.plan else { return Poll::Ready(()) };
-                        plan.places = Some(places);
-                        self.source = Source::of(reply, plan.limit);
-                    }
+                    Ok((begun, places)) => self.begin(begun, places),
                     Err(kind) => self.fail(&kind),
                 },
                 Source::Raw(body) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
@@ -201,7 +208,7 @@ impl Relay {
                         Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
                         Some(Err(error)) => self.lose(&error),
                     },
-                    Err(error) => self.lose(&Error::Protocol(error.to_string())),
+                    Err(error) => self.lose(&Error::TooLarge(error.limit)),
                 },
                 Source::Channel(channel) => match std::task::ready!(channel.poll_recv(cx)) {
                     Some(message) => self.pass(&message),
@@ -210,6 +217,31 @@ impl Relay {
             }
         }
         Poll::Ready(())
+    }
+
+    /// The answer that a stream was begun for has come, in whatever form.
+    fn begin(&mut self, begun: Begun, places: Places) {
+        let Some(plan) = &mut self.plan else { return };
+        plan.places = Some(places);
+        let limit = plan.limit;
+        match begun {
+            Begun::Whole(message) => {
+                let members = jsonrpc::split_batch(&message).ok().filter(|_| plan.split_batches);
+                match members {
+                    Some(members) => members.iter().for_each(|member| {
+                        self.pass(&Bytes::copy_from_slice(member.get().as_bytes()));
+                    }),
+                    None => self.pass(&message),
+                }
+                self.source = Source::Ended;
+            }
+            Begun::Json(body) => self.source = Source::Whole(Messages::of_reply(Reply::Json(body), limit)),
+            Begun::Events(body) => self.source = Source::Events(body, Framer::new(limit)),
+            Begun::Messages(first, channel) => {
+                self.source = Source::Channel(channel);
+                self.pass(&first);
+            }
+        }
     }
 
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
@@ -268,7 +300,29 @@ impl Relay {
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        self.finish();
+        let answered = self.plan.as_ref().is_none_or(|plan| is_response(&self.last, &plan.id));
+        match error {
+            // What can be resumed may still come; what broke the protocol would break it again.
+            Error::Lost(_) | Error::Connect(_) => self.finish(),
+            _ if answered => self.source = Source::Ended,
+            other => self.fail(&Kind::Fault(Fault::from(other))),
+        }
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            std::task::ready!(self.tick.as_mut().poll(cx));
+            match &self.plan {
+                Some(plan) if Instant::now() < plan.deadline => self.tick.as_mut().reset(plan.deadline),
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+
+    fn time_out(&mut self) {
+        if let Some(on_deadline) = self.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
+            on_deadline();
+        }
     }
 
     /// Ends the stream with an error for the request.
@@ -280,18 +334,6 @@ impl Relay {
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
             };
             self.out.extend_from_slice(&sse::write_event(None, &error));
-        }
-    }
-}
-
-impl Source {
-    /// For a stream of events, whatever carries the reply.
-    fn of(reply: Reply, limit: usize) -> Self {
-        match reply {
-            Reply::Events(body) => Self::Events(body, Framer::new(limit)),
-            Reply::Messages(channel) => Self::Channel(channel),
-            json @ Reply::Json(_) => Self::Whole(Messages::of_reply(json, limit)),
-            Reply::Accepted => Self::Ended,
         }
     }
 }
@@ -331,7 +373,14 @@ impl HttpBody for Relay {
         }
         // A JSON body that breaks off must not look complete.
         if let Source::Raw(body) = &mut this.source {
-            let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
+            let frame = match Pin::new(body).poll_frame(cx) {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    std::task::ready!(this.poll_deadline(cx));
+                    this.time_out();
+                    Some(Err(Error::Lost("its answer stopped before its end".into())))
+                }
+            };
             if !matches!(frame, Some(Ok(_))) {
                 this.source = Source::Ended;
                 this.plan = None;
@@ -356,15 +405,14 @@ impl HttpBody for Relay {
         }
         std::task::ready!(this.tick.as_mut().poll(cx));
         let now = Instant::now();
-        let deadline = this.plan.as_ref().map_or(now, |plan| plan.deadline);
+        let (deadline, keep_alive) =
+            this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
-            if let Some(on_deadline) = this.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
-                on_deadline();
-            }
+            this.time_out();
             this.fail(&Kind::Fault(Fault::Deadline { started: true }));
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
-        this.tick.as_mut().reset((now + KEEP_ALIVE).min(deadline));
+        this.tick.as_mut().reset((now + keep_alive).min(deadline));
         let was_silent = std::mem::replace(&mut this.silent, true);
         cx.waker().wake_by_ref();
         if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
@@ -400,24 +448,24 @@ impl Drop for Relay {
 async fn drain(source: Source, plan: Plan) {
     let reading = async {
         let mut kept = None;
-        let reply = match source {
+        let begun = match source {
             Source::Waiting(sending) => match sending.await {
-                Ok((reply, places)) => {
+                Ok((begun, places)) => {
                     kept.replace(places);
-                    reply
+                    begun
                 }
                 Err(_) => return,
             },
-            Source::Raw(body) => Reply::Json(body),
-            Source::Events(body, _) => Reply::Events(body),
-            Source::Channel(channel) => Reply::Messages(channel),
+            Source::Raw(body) => Begun::Json(body),
+            Source::Events(body, _) => Begun::Events(body),
+            Source::Channel(channel) => Begun::Messages(Bytes::new(), channel),
             Source::Whole(mut messages) => return while let Ok(Some(_)) = messages.next().await {},
             Source::Ended => return,
         };
-        match reply {
-            Reply::Json(mut body) | Reply::Events(mut body) => while let Some(Ok(_)) = body.frame().await {},
-            Reply::Messages(mut channel) => while channel.recv().await.is_some() {},
-            Reply::Accepted => {}
+        match begun {
+            Begun::Whole(_) => {}
+            Begun::Json(mut body) | Begun::Events(mut body) => while let Some(Ok(_)) = body.frame().await {},
+            Begun::Messages(_, mut channel) => while channel.recv().await.is_some() {},
         }
     };
     let cancelled = std::future::poll_fn(|cx| if plan.cancelled.poll(cx) { Poll::Ready(()) } else { Poll::Pending });
@@ -445,21 +493,21 @@ impl Detached {
         Self { parts: Some((sending, plan)) }
     }
 
-    /// Waits for the reply at most until `limit`; then gives everything back.
-    pub(super) async fn reply(mut self, limit: Instant) -> Waited {
-        let cancelled_or_reply = std::future::poll_fn(|cx| {
+    /// Waits for the answer's beginning at most until `limit`; then gives everything back.
+    pub(super) async fn begun(mut self, limit: Instant) -> Waited {
+        let cancelled_or_begun = std::future::poll_fn(|cx| {
             let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
             if plan.cancelled.poll(cx) {
                 return Poll::Ready(None);
             }
             sending.as_mut().poll(cx).map(Some)
         });
-        let waited = tokio::time::timeout_at(limit, cancelled_or_reply).await;
+        let waited = tokio::time::timeout_at(limit, cancelled_or_begun).await;
         let parts = self.parts.take();
         match (waited, parts) {
-            (Ok(Some(Ok((reply, places)))), Some((_, mut plan))) => {
+            (Ok(Some(Ok((begun, places)))), Some((_, mut plan))) => {
                 plan.places = Some(places);
-                Waited::Replied(reply, plan)
+                Waited::Begun(begun, plan)
             }
             (Ok(Some(Err(kind))), _) => Waited::Failed(kind),
             (Err(_), Some((sending, plan))) => Waited::Late(sending, plan),
@@ -470,8 +518,8 @@ impl Detached {
 
 /// What came of waiting for a reply.
 pub(super) enum Waited {
-    /// It came.
-    Replied(Reply, Plan),
+    /// It has begun.
+    Begun(Begun, Plan),
     /// There will be none.
     Failed(Kind),
     /// It is late.
@@ -493,6 +541,7 @@ impl Drop for Detached {
 pub(super) struct EventStream {
     events: mpsc::Receiver<Bytes>,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    keep_alive: Duration,
     tick: Pin<Box<Sleep>>,
     silent: bool,
     is_over: bool,
@@ -502,15 +551,20 @@ pub(super) struct EventStream {
 impl EventStream {
     /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
     #[must_use]
-    pub(super) fn new(events: mpsc::Receiver<Bytes>, ends: Vec<CancellationToken>, held: Box<dyn Send>) -> Self {
-        let tick = Box::pin(tokio::time::sleep(KEEP_ALIVE));
+    pub(super) fn new(
+        events: mpsc::Receiver<Bytes>,
+        ends: Vec<CancellationToken>,
+        keep_alive: Duration,
+        held: Box<dyn Send>,
+    ) -> Self {
+        let tick = Box::pin(tokio::time::sleep(keep_alive));
         let ended = Box::pin(async move {
             if ends.is_empty() {
                 std::future::pending::<()>().await;
             }
             futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
         });
-        Self { events, ended, tick, silent: true, is_over: false, _held: held }
+        Self { events, ended, keep_alive, tick, silent: true, is_over: false, _held: held }
     }
 }
 
@@ -539,7 +593,7 @@ impl HttpBody for EventStream {
             return Poll::Ready(None);
         }
         std::task::ready!(this.tick.as_mut().poll(cx));
-        this.tick.as_mut().reset(Instant::now() + KEEP_ALIVE);
+        this.tick.as_mut().reset(Instant::now() + this.keep_alive);
         cx.waker().wake_by_ref();
         let was_silent = std::mem::replace(&mut this.silent, true);
         if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
@@ -568,4 +622,4 @@ macro_rules! opaque_debug {
         }
     )*};
 }
-opaque_debug!(Plan, Relay, Detached, Waited, EventStream);
+opaque_debug!(Begun, Plan, Relay, Detached, Waited, EventStream);

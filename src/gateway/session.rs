@@ -162,7 +162,7 @@ impl Session {
             return false;
         }
         let live = self.live();
-        live.unfinished == 0 && live.plain.is_empty()
+        live.unfinished == 0 && live.plain.is_empty() && live.waits.is_empty()
     }
 }
 
@@ -405,3 +405,6 @@ fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
     };
     Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))
 }
+
+#[cfg(test)]
+mod tests;

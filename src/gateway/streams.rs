@@ -89,8 +89,13 @@ impl Gateway {
             _opened: (session.open_stream(self.clock), route.metrics.stream()),
         };
         Answer::Events(
-            EventStream::new(receiver, vec![session.ended.clone(), self.closing.clone()], Box::new(guard))
-                .boxed_unsync(),
+            EventStream::new(
+                receiver,
+                vec![session.ended.clone(), self.closing.clone()],
+                self.keep_alive,
+                Box::new(guard),
+            )
+            .boxed_unsync(),
         )
     }
 
@@ -118,6 +123,7 @@ impl Gateway {
             split_batches: upstream.has_batches() && !version.has_batches(),
             rewrite: None,
             deadline: Instant::now() + route.tools.otherwise.deadline,
+            keep_alive: self.keep_alive,
             cancelled: Arc::new(CancelFlag::default()),
             jobs: self.jobs.clone(),
             registration: Box::new((session.open_stream(self.clock), route.metrics.stream())),

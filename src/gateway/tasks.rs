@@ -28,13 +28,11 @@ const WAITING_EVENTS: usize = 64;
 const RETRY_MS: u64 = 1000;
 /// Before the ids of events on `tasks/result` streams.
 pub(super) const TASK_EVENT: &str = "t.";
-/// The one answer for tasks that are unknown, somebody else's or expired.
-const NOT_FOUND: Kind = Kind::Params("Task not found");
 
 impl Gateway {
     async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
-        self.ledger.get(owner, id).await?.ok_or(NOT_FOUND)
+        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
+        self.ledger.get(owner, id).await?.ok_or(Kind::NoTask(Some(id)))
     }
 
     /// The task as it is now ("Getting Tasks").
@@ -46,10 +44,10 @@ impl Gateway {
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
         let owner = owner(&call.principal, &call.route);
-        let id = core::task_id(request.params.task_id).ok_or(NOT_FOUND)?;
+        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
         match self.end_task(&owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
-            Err(ApplyError::NotFound) => Err(NOT_FOUND),
+            Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
             Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
@@ -115,7 +113,7 @@ impl Gateway {
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
             ended = self.ledger.wait(&owner, task.id, |_| false) => {
-                let task = ended?.ok_or(NOT_FOUND)?;
+                let task = ended?.ok_or(Kind::NoTask(Some(task.id)))?;
                 let message = self.outcome_message(&owner, &task, &request.id).await?;
                 self.note_read(&task).await;
                 Ok(Answer::json(message))
@@ -130,7 +128,7 @@ impl Gateway {
         if task.state == State::Ended(Ending::Cancelled) {
             return Err(Kind::Cancelled(task.id));
         }
-        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(NOT_FOUND)?;
+        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
         Ok(match core::outcome(&outcome, task.id) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
@@ -160,7 +158,7 @@ impl Gateway {
             stream,
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(EventStream::new(receiver, Vec::new(), Box::new(opened)).boxed_unsync())
+        Answer::Events(EventStream::new(receiver, Vec::new(), self.keep_alive, Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
@@ -252,7 +250,7 @@ impl ResultJob {
     async fn outcome(&self) -> Bytes {
         let Self { gateway, owner, task, id, .. } = self;
         let message = async {
-            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(NOT_FOUND)?;
+            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(Kind::NoTask(Some(*task)))?;
             let message = gateway.outcome_message(owner, &ended, id).await?;
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)

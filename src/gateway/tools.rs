@@ -51,7 +51,7 @@ impl Gateway {
             return Err(Kind::Params("`name` must be a string"));
         };
         if !call.route.tools.permits(&name) {
-            return Err(Kind::Params("Unknown tool"));
+            return Err(Kind::UnknownTool(name.chars().take(128).collect::<String>().into()));
         }
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);

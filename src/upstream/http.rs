@@ -127,6 +127,10 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
     if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
         return Error::SessionGone;
     }
+    // A proxy in between may say so after the server has begun.
+    if status.is_server_error() {
+        return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
+    }
     // Another resource's challenge means nothing to the gateway's client.
     let ours = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
     if status.is_client_error() && !ours && is_type(response.headers(), "application/json") {

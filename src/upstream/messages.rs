@@ -76,7 +76,7 @@ impl Messages {
     /// The next message; `None` when the stream has ended. Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the connection broke, [`Error::Protocol`] for bytes that can't be messages.
+    /// [`Error::Lost`] when the connection broke, [`Error::Protocol`] for bytes that can't be messages, [`Error::TooLarge`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(message) = self.ready.pop_front() {
@@ -129,7 +129,7 @@ impl Messages {
 
 async fn next_event(body: &mut Body, framer: &mut Framer) -> Result<Option<Bytes>, Error> {
     loop {
-        if let Some(frame) = framer.next_frame().map_err(|error| Error::Protocol(error.to_string()))? {
+        if let Some(frame) = framer.next_frame().map_err(|error| Error::TooLarge(error.limit))? {
             return Ok(Some(frame));
         }
         match body.frame().await {
@@ -146,7 +146,7 @@ async fn next_event(body: &mut Body, framer: &mut Framer) -> Result<Option<Bytes
 /// Reads a body of at most `limit` bytes.
 ///
 /// # Errors
-/// [`Error::Protocol`] for a longer body, or as the body fails.
+/// [`Error::TooLarge`] for a longer body, or as the body fails.
 pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
     let mut read = Vec::new();
     read_to_end(body, &mut read, limit).await?;
@@ -158,7 +158,7 @@ async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Resul
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
         if read.len() + data.len() > limit {
-            return Err(Error::Protocol(format!("a message is longer than {limit} bytes")));
+            return Err(Error::TooLarge(limit));
         }
         read.extend_from_slice(&data);
     }

@@ -1,0 +1,91 @@
+//! How long a client may keep the gateway waiting. None of it bounds a tool's work: it is about clients that neither
+//! send, nor read, nor go.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+/// The limits of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// How long a request's head may take, and a connection may be idle.
+    pub head: Duration,
+    /// How long a request's body may pause.
+    pub body: Duration,
+    /// How long a client may read nothing while there is something to be read. Whoever comes back later resumes.
+    pub reader: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let (head, body) = (Duration::from_secs(60), Duration::from_secs(30));
+        Self { head, body, reader: Duration::from_secs(300) }
+    }
+}
+
+/// A connection that ends when its reader stands still: nobody else notices, since a body that is not written is not
+/// asked for more, and what it holds (a place upstream, a claimed question) would be held for ever.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: TcpStream,
+    limit: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stream {
+    pub(super) fn new(socket: TcpStream, limit: Duration) -> Self {
+        Self { socket, limit, stalled: None }
+    }
+
+    fn written(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if wrote.is_ready() {
+            self.stalled = None;
+            return wrote;
+        }
+        let limit = self.limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        std::task::ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.written(cx, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.written(cx, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
