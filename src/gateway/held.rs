@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome as Response, code, string_value};
 use crate::mcp::capabilities::Undeclared;
+use crate::metrics::Queued;
 use crate::metrics::label::UpstreamOutcome;
 use crate::sse;
 use crate::task::dialect::core;
@@ -56,6 +57,8 @@ pub(super) struct HeldCall {
     pub(super) headers: HeaderMap,
     pub(super) exclusive: bool,
     pub(super) input_timeout: Duration,
+    /// Until it has the tenant's place.
+    pub(super) queued: Option<Queued>,
 }
 
 /// How a call came to its end.
@@ -124,7 +127,9 @@ impl HeldCall {
 
     /// Waits for the places, sends the call and reads to the end.
     async fn conduct(&mut self, mut watch: Watch) -> End {
-        if !self.has_started(&mut watch).await {
+        let has_started = self.has_started(&mut watch).await;
+        self.queued = None;
+        if !has_started {
             return End::Over;
         }
         let places = tokio::select! {

@@ -8,11 +8,16 @@
     clippy::indexing_slicing,
     reason = "a test fails by a panic that says where"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "a call reads best with its JSON in place")]
 
 mod support;
 
 mod bad_messages;
+mod callers;
 mod faithful;
+mod limits;
+mod operators;
+mod progress;
 mod questions;
 mod sessions;
 mod tasks;
