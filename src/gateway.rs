@@ -417,14 +417,17 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
     }
     let Some(to) = to else { return };
     if task.state.is_ended() {
-        let known = |end: &&EndReason| end.as_str() == reason;
-        let reason = EndReason::ALL.iter().find(known).copied().unwrap_or(EndReason::UpstreamError);
-        metrics.task_ended(label(to), reason);
+        metrics.task_ended(label(to), end_reason(reason).unwrap_or(EndReason::UpstreamError));
         route.task_took(task.updated_at.since(task.created_at));
     }
     if from.is_some() {
         deliveries.notify_status(task);
     }
+}
+
+/// The label for the ledger's word.
+fn end_reason(reason: &str) -> Option<EndReason> {
+    EndReason::ALL.iter().find(|end| end.as_str() == reason).copied()
 }
 
 /// How a fault counts among the messages to the upstream.
@@ -452,5 +455,29 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
         Kind::Fault(_) | Kind::Upstream { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_is_counted_under_its_own_word() {
+        let faults = [
+            Fault::UpstreamUnreachable,
+            Fault::UpstreamProtocol,
+            Fault::UpstreamTooLarge,
+            Fault::OutcomeUnknown,
+            Fault::Deadline { started: true },
+            Fault::InputTimeout,
+            Fault::Shutdown,
+            Fault::Store,
+        ];
+        let returned = |is_error| Finish::returned(is_error, "{}".into(), None).reason;
+        let ends = [returned(false), returned(true), Finish::cancelled(None).reason, held::UPSTREAM_ERROR];
+        for reason in faults.map(Fault::reason).into_iter().chain(ends) {
+            assert_eq!(end_reason(reason).map(EndReason::as_str), Some(reason));
+        }
     }
 }

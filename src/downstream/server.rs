@@ -62,7 +62,7 @@ async fn connection(builder: Builder<TokioExecutor>, stream: TcpStream, endpoint
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    let stream = Stream::new(stream, endpoints.patience.reader);
+    let stream = Stream::new(stream, endpoints.patience);
     let service = service_fn(|request| Arc::clone(&endpoints).handle(request));
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(serving).await {

@@ -71,6 +71,7 @@ impl Gateway {
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let needs = Needs {
+            flag: Arc::clone(&plan.cancelled),
             id: request.id.clone(),
             limit: plan.limit,
             whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
@@ -157,6 +158,7 @@ impl Gateway {
             let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
             let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
             let in_flight = route.metrics.upstream_in_flight();
+            needs.flag.dispatch();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
             route.metrics.upstream_request(outcome_of(&sent));
             if matches!(sent, Err(Error::SessionGone)) {
@@ -229,6 +231,8 @@ fn without_related(body: Bytes) -> Bytes {
 
 /// What must be there of an answer before it can be passed on.
 struct Needs {
+    /// Is told when the request goes out.
+    flag: Arc<CancelFlag>,
     id: Id,
     /// The longest message that is read whole.
     limit: usize,

@@ -165,8 +165,9 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
     let live = session.live();
     let Live { plain, held, .. } = &*live;
     let mut calls = held.values();
-    match (plain.is_empty(), calls.next(), calls.next()) {
-        (true, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
+    let is_plain = plain.iter().any(|(_, flag)| flag.is_dispatched());
+    match (is_plain, calls.next(), calls.next()) {
+        (false, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
         _ => false,
     }
 }

@@ -179,15 +179,15 @@ fn list_for_client(result: &str, policy: &ToolPolicy, has_tasks: bool) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::Pattern;
+    use super::super::policy::{Pattern, ToolRule};
     use super::*;
 
     #[test]
     fn a_page_says_what_the_route_says_and_keeps_the_rest() {
         let forbidden = TaskPolicy { support: Support::Forbidden, ..TaskPolicy::default() };
         let policy = ToolPolicy {
-            deny: vec![Pattern::new("admin_*")],
-            rules: vec![(Pattern::new("ping"), forbidden)],
+            deny: vec![Pattern::parse("admin_*").unwrap()],
+            rules: vec![ToolRule { pattern: Pattern::parse("ping").unwrap(), policy: forbidden }],
             ..ToolPolicy::default()
         };
         let page = r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"forbidden"}},{"name":"admin_x"},{"name":"ping"},5],"nextCursor":"c d\"","_meta":{}}"#;

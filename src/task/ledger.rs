@@ -420,7 +420,7 @@ fn event_reason(event: &Event) -> &'static str {
 
 fn ending_reason(ending: Ending) -> &'static str {
     match ending {
-        Ending::Returned { is_error: false } => "result",
+        Ending::Returned { is_error: false } => "returned",
         Ending::Returned { is_error: true } => "tool_error",
         Ending::Errored => "error",
         Ending::Cancelled => "cancelled",

@@ -13,12 +13,17 @@
 mod support;
 
 mod bad_messages;
+mod bulk;
 mod callers;
 mod faithful;
+mod faults;
+mod killing;
 mod limits;
 mod operators;
+mod patience;
 mod progress;
 mod questions;
+mod routing;
 mod sessions;
 mod tasks;
 mod tools;

@@ -72,7 +72,7 @@ async fn every_name_is_there_and_counts() {
     let metrics = gateway.metrics().await;
     // then each is counted under its own name,
     for (status, reason) in
-        [("completed", "result"), ("failed", "tool_error"), ("failed", "upstream_error"), ("cancelled", "cancelled")]
+        [("completed", "returned"), ("failed", "tool_error"), ("failed", "upstream_error"), ("cancelled", "cancelled")]
     {
         let labels = [("status", status), ("reason", reason)];
         assert_eq!(metrics.value("taskgate_tasks_ended_total", &labels), 1.0, "{status} {reason}");

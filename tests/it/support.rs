@@ -5,6 +5,7 @@ mod client;
 mod gateway;
 mod metrics;
 mod raw;
+pub(crate) mod raw_upstream;
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,6 +15,7 @@ pub(crate) use client::{Client, Opening};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
 pub(crate) use raw::{Connection, RawAnswer};
+pub(crate) use raw_upstream::RawUpstream;
 pub(crate) use serde_json::{Value, json};
 
 /// The key that names a message's task.
