@@ -12,6 +12,7 @@
 
 mod support;
 
+mod audit;
 mod bad_messages;
 mod bulk;
 mod callers;
@@ -23,7 +24,9 @@ mod operators;
 mod patience;
 mod progress;
 mod questions;
+mod restart;
 mod routing;
+mod servers;
 mod sessions;
 mod tasks;
 mod tools;
