@@ -20,6 +20,8 @@ mod patience;
 mod questions;
 mod routing;
 mod sessions;
+mod stdio;
+mod stopping;
 mod tasks;
 mod tools;
 mod transport;
