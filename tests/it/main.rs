@@ -16,6 +16,7 @@ mod bulk;
 mod faithful;
 mod faults;
 mod killing;
+mod load;
 mod patience;
 mod questions;
 mod routing;

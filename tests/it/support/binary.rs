@@ -4,8 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{ExitStatus, Stdio};
 
 use rustix::process::Signal;
+use taskgate::jobs::Jobs;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
 
 use super::client::Opening;
 use super::processes::{open_files, resident, signal};
@@ -14,7 +16,10 @@ use super::{Connection, Exposition, within};
 /// A running `taskgate serve`. It is killed when it is dropped.
 pub(crate) struct Binary {
     child: Child,
-    log: tokio::io::Lines<BufReader<ChildStderr>>,
+    /// Its log so far. It is read all the time: a full pipe would stop the process.
+    log: watch::Receiver<Vec<String>>,
+    /// How many lines [`Binary::says`] has passed.
+    passed: usize,
     pub(crate) id: u32,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -39,32 +44,33 @@ impl Binary {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (heard, log) = watch::channel(Vec::new());
+        Jobs::default().spawn("log", async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                heard.send_modify(|heard| heard.push(line));
+            }
+        });
         let id = child.id().unwrap();
-        let mut binary = Self { child, log, id, address, admin };
+        let mut binary = Self { child, log, passed: 0, id, address, admin };
         binary.says("serving").await;
         binary
     }
 
-    /// Waits for a line of the log that has this in it.
+    /// Waits for the next line of the log that has this in it.
     pub(crate) async fn says(&mut self, wanted: &str) {
-        let mut heard = Vec::new();
-        loop {
-            match within(self.log.next_line()).await.unwrap() {
-                Some(line) if line.contains(wanted) => return,
-                Some(line) => heard.push(line),
-                None => panic!("it ended without saying `{wanted}`: {heard:#?}"),
-            }
+        let passed = self.passed;
+        let place = |log: &Vec<String>| log.iter().skip(passed).position(|line| line.contains(wanted));
+        let found = within(self.log.wait_for(|log| place(log).is_some())).await.map(|log| place(&log).unwrap());
+        match found {
+            Ok(found) => self.passed += found + 1,
+            Err(_) => panic!("it ended without saying `{wanted}`: {:#?}", *self.log.borrow()),
         }
     }
 
-    /// Reads its log to the end, so that it never waits for a reader, until it exits.
+    /// Waits until it exits.
     pub(crate) async fn exit(&mut self) -> ExitStatus {
-        within(async {
-            while let Ok(Some(_)) = self.log.next_line().await {}
-            self.child.wait().await.unwrap()
-        })
-        .await
+        within(self.child.wait()).await.unwrap()
     }
 
     pub(crate) fn signal(&self, which: Signal) {
