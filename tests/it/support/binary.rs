@@ -40,6 +40,8 @@ impl Binary {
         let mut child = Command::new(env!("CARGO_BIN_EXE_taskgate"))
             .args(["--log-level", "info", "serve", "--config"])
             .arg(file.path())
+            // Memory that the allocator keeps for each thread is not the program's.
+            .env("MALLOC_ARENA_MAX", "1")
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
