@@ -17,7 +17,6 @@ use crate::admin::{self, AdminState};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
-use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
@@ -226,40 +225,9 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         name: route.name.as_str().into(),
         upstream,
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
-        tools: tools_of(route),
+        tools: route.tools.clone(),
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
-    }
-}
-
-fn tools_of(route: &RouteSettings) -> ToolPolicy {
-    ToolPolicy {
-        allow: route.tools.allow.iter().map(pattern).collect(),
-        deny: route.tools.deny.iter().map(pattern).collect(),
-        rules: route.tasks.tools.iter().map(|rule| (pattern(&rule.pattern), policy(&rule.policy))).collect(),
-        otherwise: policy(&route.tasks.route),
-    }
-}
-
-fn pattern(glob: &crate::config::Glob) -> Pattern {
-    Pattern::new(glob.as_str())
-}
-
-fn policy(policy: &crate::config::TaskPolicy) -> TaskPolicy {
-    TaskPolicy {
-        support: match policy.support {
-            crate::config::TaskSupport::Optional => Support::Optional,
-            crate::config::TaskSupport::Required => Support::Required,
-            crate::config::TaskSupport::Forbidden => Support::Forbidden,
-        },
-        exclusive: policy.exclusive,
-        deadline: policy.deadline,
-        input_timeout: policy.input_timeout,
-        ttl_default: policy.default_ttl,
-        ttl_max: policy.max_ttl,
-        retention: policy.retention,
-        poll_interval: policy.poll_interval,
-        immediate_response: policy.immediate_response.clone(),
     }
 }
 

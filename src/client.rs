@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::Jobs;
@@ -61,6 +61,8 @@ struct Inner {
     /// Progress tokens in use.
     tokens: Mutex<Vec<String>>,
     questions: Mutex<HashMap<Id, incoming::Standing>>,
+    /// The newest `notifications/tasks/status`.
+    announced: watch::Sender<Option<Task>>,
     answering: Arc<Semaphore>,
     closed: CancellationToken,
 }
@@ -114,6 +116,7 @@ impl Client {
             events,
             tokens: Mutex::default(),
             questions: Mutex::default(),
+            announced: watch::Sender::default(),
             answering: Arc::new(Semaphore::new(ANSWERS)),
         });
         inner.notify("notifications/initialized", None).await?;

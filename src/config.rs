@@ -8,7 +8,6 @@
 mod build;
 mod describe;
 mod environment;
-mod glob;
 mod problem;
 mod raw;
 mod secret;
@@ -34,13 +33,11 @@ use tree::Place;
 
 pub use self::{
     describe::describe,
-    glob::Glob,
     problem::{Errors, Position, Problem},
     secret::{SealKey, Secret},
     settings::{
         AdminSettings, ApiKey, AuthSettings, HttpUrl, ListenSettings, RouteSettings, SecretsSettings, SessionSettings,
-        Settings, TaskPolicy, TaskSettings, TaskSupport, TenantLimits, TenantSettings, ToolFilter, ToolPolicy,
-        UpstreamSettings, UpstreamTarget,
+        Settings, TenantLimits, TenantSettings, UpstreamSettings, UpstreamTarget,
     },
     units::{ByteSize, Rate, RateLimit},
 };

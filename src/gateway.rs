@@ -154,7 +154,9 @@ pub struct Gateway {
     calls: TaskTracker,
     /// Standalone streams end when this is cancelled.
     closing: CancellationToken,
-    /// The next id for a held call.
+    /// The first id that was given to a held call.
+    first_minted: u64,
+    /// The next one.
     minted: AtomicU64,
 }
 
@@ -186,6 +188,7 @@ impl Gateway {
             kill: CancellationToken::new(),
             calls: TaskTracker::new(),
             closing: CancellationToken::new(),
+            first_minted: first,
             minted: AtomicU64::new(first),
         })
     }
@@ -363,6 +366,12 @@ impl Gateway {
         Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Whether an id or a progress token, as JSON text, is a held call's.
+    fn has_minted(&self, id: &str) -> bool {
+        let minted = self.first_minted..self.minted.load(Ordering::Relaxed);
+        id.parse().is_ok_and(|id: u64| minted.contains(&id))
+    }
+
     /// Ends a task, and tells clients that questions which they have seen are void.
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
@@ -411,19 +420,23 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
     };
     let route = metrics.route(&task.owner.route);
     match (from, to) {
+        (None, Some(_)) if task.state == State::Queued => route.task_created(TaskStatus::Queued),
         (None, Some(to)) => route.task_created(label(to)),
         _ => route.task_moved(from.map(label), to.map(label)),
     }
     let Some(to) = to else { return };
     if task.state.is_ended() {
-        let known = |end: &&EndReason| end.as_str() == reason;
-        let reason = EndReason::ALL.iter().find(known).copied().unwrap_or(EndReason::UpstreamError);
-        metrics.task_ended(label(to), reason);
+        metrics.task_ended(label(to), end_reason(reason).unwrap_or(EndReason::UpstreamError));
         route.task_took(task.updated_at.since(task.created_at));
     }
     if from.is_some() {
         deliveries.notify_status(task);
     }
+}
+
+/// The label for the ledger's word.
+fn end_reason(reason: &str) -> Option<EndReason> {
+    EndReason::ALL.iter().find(|end| end.as_str() == reason).copied()
 }
 
 /// How a fault counts among the messages to the upstream.
@@ -451,5 +464,29 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
         Kind::Fault(_) | Kind::Upstream { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_is_counted_under_its_own_word() {
+        let faults = [
+            Fault::UpstreamUnreachable,
+            Fault::UpstreamProtocol,
+            Fault::UpstreamTooLarge,
+            Fault::OutcomeUnknown,
+            Fault::Deadline { started: true },
+            Fault::InputTimeout,
+            Fault::Shutdown,
+            Fault::Store,
+        ];
+        let returned = |is_error| Finish::returned(is_error, "{}".into(), None).reason;
+        let ends = [returned(false), returned(true), Finish::cancelled(None).reason, held::UPSTREAM_ERROR];
+        for reason in faults.map(Fault::reason).into_iter().chain(ends) {
+            assert_eq!(end_reason(reason).map(EndReason::as_str), Some(reason));
+        }
     }
 }

@@ -229,10 +229,10 @@ pub fn response(id: &Id, result: &str) -> Bytes {
     write(Some(id), None, Some(("result", result)))
 }
 
-/// Writes an error response whose `error` is the given JSON text.
+/// Writes an error response whose `error` is the given JSON text; without an id where nothing had one.
 #[must_use]
-pub fn raw_error_response(id: &Id, error: &str) -> Bytes {
-    write(Some(id), None, Some(("error", error)))
+pub fn raw_error_response(id: Option<&Id>, error: &str) -> Bytes {
+    write(id, None, Some(("error", error)))
 }
 
 /// Writes an error response; without an id where the request's could not be read (2025-11-25 makes it optional).

@@ -1,4 +1,32 @@
 //! taskgate: MCP tasks for MCP servers that have none.
+//!
+//! A reverse proxy. Clients talk to it as to any MCP server; behind it are servers that know nothing of tasks. It holds
+//! their slow calls and gives the clients a handle, progress, questions and a result that waits for them.
+//!
+//! This page is the map of the tree, from the bottom up. A module uses only what stands above it here;
+//! `tests/tidy.rs` has the exact table. `ARCHITECTURE.md` says what holds everywhere, `docs/life-of-a-request.md` follows
+//! one request through, and `docs/decisions/` has the reasons.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`jsonrpc`] | the JSON-RPC envelope, parsed flat; payloads stay raw text. Pure |
+//! | [`sse`] | server-sent events: cutting, reading, writing. Pure |
+//! | [`clock`] | wall time that follows the runtime's clock |
+//! | [`jobs`] | the only place where jobs start and stop |
+//! | [`seal`] | sealed tokens: session ids, cursors, event ids |
+//! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
+//! | [`metrics`] | everything that is counted |
+//! | [`tenant`] | who calls, how often they may, whose turn it is at an upstream |
+//! | [`task`] | the record, its state machine, the store, the ledger; how dialects show it |
+//! | [`upstream`] | towards servers: one trait, streamable HTTP and stdio |
+//! | [`gateway`] | what a message means and where it goes |
+//! | [`downstream`] | towards clients: sockets, HTTP, the form of every answer |
+//! | [`admin`] | the operators' address |
+//! | [`client`] | a small client, for `taskgate call`, the demo and the tests |
+//! | [`demo`] | a server without tasks, to try the gateway on and to test it with |
+//! | [`config`] | the configuration: every mistake in a file, or what it means |
+//! | [`app`] | wires the modules together, starts and stops them |
+//! | [`cli`] | the command line |
 
 pub mod admin;
 pub mod app;

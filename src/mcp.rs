@@ -6,6 +6,8 @@ pub mod version;
 
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+/// What stands in that key however it is escaped: the slash before it may be written as `\/`.
+pub const RELATED_TASK_WORD: &str = "related-task";
 /// The `_meta` key for text that a client may give its model at once (2025-11-25 tasks, "Model Immediate Response").
 pub const MODEL_IMMEDIATE_RESPONSE: &str = "io.modelcontextprotocol/model-immediate-response";
 /// The extension of the modern era; upstreams never see it.

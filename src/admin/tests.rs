@@ -1,3 +1,5 @@
+//! The admin address over real sockets: who is answered, what, and who is not.
+
 use super::*;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -53,3 +53,21 @@ fn announce(server: &Server) {
 fn complain(error: &std::io::Error) {
     eprintln!("demo_server: {error}");
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Arguments::command().debug_assert();
+        let words =
+            ["demo_server", "--version", "2025-03-26", "--batches", "--page-size", "3", "--listen", "127.0.0.1:0"];
+        let arguments = Arguments::try_parse_from(words).unwrap();
+        assert_eq!(arguments.options.version.as_str(), "2025-03-26");
+        assert!(Arguments::try_parse_from(["demo_server", "--version", "2026-07-28"]).is_err());
+        assert!(Arguments::try_parse_from(["demo_server", "--stdio", "--listen", "127.0.0.1:0"]).is_err());
+    }
+}

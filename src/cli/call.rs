@@ -1,6 +1,7 @@
 //! `taskgate call`: one call of a tool, plainly or through a task, for a person or a script.
 
 use std::future::Future;
+use std::io::{stderr, stdout};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::client::{CallId, Client, Config, Error, Event};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Object;
 
-use super::screen::{Screen, harmless};
+use super::screen::{Screen, harmless, write};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,7 +82,7 @@ pub(super) async fn run(args: CallArgs) -> ExitCode {
     jobs.stop(PARTING).await;
     match ended {
         Ended::Result(result) => {
-            print(&result);
+            write(&mut stdout(), &format!("{result}\n"));
             if is_error(&result) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
         }
         Ended::Cancelled => complain("cancelled", FAILED),
@@ -102,13 +103,7 @@ enum Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::Broken(text)
+        Self::Broken(error.with_causes())
     }
 }
 
@@ -220,14 +215,8 @@ async fn interrupted() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the command's result")]
-fn print(result: &str) {
-    println!("{result}");
-}
-
-#[expect(clippy::print_stderr, reason = "the command's words to its user")]
 fn complain(what: &str, code: u8) -> ExitCode {
-    eprintln!("taskgate call: {}", harmless(what));
+    write(&mut stderr(), &format!("taskgate call: {}\n", harmless(what)));
     ExitCode::from(code)
 }
 

@@ -1,6 +1,7 @@
 //! `taskgate demo`: a server without tasks, the gateway in front of it, and one slow call through a task.
 
 use std::future::Future;
+use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::client::{Client, Config};
 use crate::demo::server::{Options, Server};
 use crate::jobs::Jobs;
 
-use super::screen::Screen;
+use super::screen::{Screen, write};
 
 /// How long the parts may take to stop.
 const PARTING: Duration = Duration::from_secs(5);
@@ -40,7 +41,7 @@ where
     match show(&args, start_gateway).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say_wrong(&error);
+            write(&mut stderr(), &format!("taskgate demo: {error:#}\n"));
             ExitCode::FAILURE
         }
     }
@@ -135,14 +136,8 @@ fn next_steps(program: &str, gateway: &str, server: &str) -> String {
     )
 }
 
-#[expect(clippy::print_stdout, reason = "what the demo shows")]
 fn say(text: &str) {
-    println!("{text}");
-}
-
-#[expect(clippy::print_stderr, reason = "the command's last word")]
-fn say_wrong(error: &anyhow::Error) {
-    eprintln!("taskgate demo: {error:#}");
+    write(&mut stdout(), &format!("{text}\n"));
 }
 
 #[cfg(test)]

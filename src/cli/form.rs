@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::jsonrpc::{Object, string_value};
 
-use super::screen::{Keyboard, flush, harmless};
+use super::screen::{Keyboard, harmless, write};
 
 /// How often a wrong value is asked for again before the form is declined.
 const TRIES: u32 = 5;
@@ -18,7 +18,7 @@ pub(super) async fn fill(
     lines: &mut Keyboard,
     output: &mut dyn Write,
 ) -> Option<Map<String, Value>> {
-    print(output, &format!("\n{}  (end of input declines)\n", harmless(message)));
+    write(output, &format!("\n{}  (end of input declines)\n", harmless(message)));
     let mut content = Map::new();
     for field in fields(schema) {
         if let Some(value) = ask(&field, lines, output).await? {
@@ -31,7 +31,7 @@ pub(super) async fn fill(
 /// Asks for one field until it fits; an inner `None` leaves it out.
 async fn ask(field: &Field, lines: &mut Keyboard, output: &mut dyn Write) -> Option<Option<Value>> {
     for _ in 0..TRIES {
-        print(output, &field.prompt());
+        write(output, &field.prompt());
         let line = lines.recv().await?;
         let line = line.trim();
         if line.is_empty() {
@@ -43,16 +43,9 @@ async fn ask(field: &Field, lines: &mut Keyboard, output: &mut dyn Write) -> Opt
         } else if let Some(value) = field.read(line) {
             return Some(Some(value));
         }
-        print(output, &format!("  Please give {}.\n", field.kind.describe()));
+        write(output, &format!("  Please give {}.\n", field.kind.describe()));
     }
     None
-}
-
-pub(super) fn print(output: &mut dyn Write, text: &str) {
-    if let Err(error) = output.write_all(text.as_bytes()) {
-        tracing::debug!(%error, "the terminal is gone");
-    }
-    flush(output);
 }
 
 /// A field of a form.

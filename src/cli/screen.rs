@@ -21,6 +21,8 @@ pub(super) type Keyboard = mpsc::Receiver<String>;
 pub(super) struct Screen {
     bar: Option<ProgressBar>,
     asks: Asks,
+    /// A prompt stands at the end of the screen.
+    asking: bool,
 }
 
 /// Where answers come from.
@@ -37,13 +39,13 @@ impl Screen {
     pub(super) fn new() -> Self {
         let shows = stderr().is_terminal();
         let asks = if shows && stdin().is_terminal() { Asks::Terminal } else { Asks::Nobody };
-        Self { bar: shows.then(bar), asks }
+        Self { bar: shows.then(bar), asks, asking: false }
     }
 
     /// No bar, and these lines for answers.
     #[cfg(test)]
     pub(super) const fn with_lines(lines: Keyboard) -> Self {
-        Self { bar: None, asks: Asks::Lines(lines) }
+        Self { bar: None, asks: Asks::Lines(lines), asking: false }
     }
 
     /// Shows events as they come. Never ends by itself.
@@ -60,12 +62,11 @@ impl Screen {
     }
 
     /// Prints a line, above the bar where there is one.
-    #[expect(clippy::print_stderr, reason = "the command's words to its user")]
     pub(super) fn say(&self, line: &str) {
         let line = harmless(line);
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| write(&mut stderr(), &format!("{line}\n"))),
+            None => write(&mut stderr(), &format!("{line}\n")),
         }
     }
 
@@ -73,6 +74,9 @@ impl Screen {
     pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+        if self.asking {
+            write(&mut stderr(), "\n");
         }
     }
 
@@ -107,17 +111,21 @@ impl Screen {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+            // What it drew last stays otherwise.
+            write(&mut stderr(), "\r\u{1b}[2K");
         }
+        self.asking = true;
         let withdrawn = question.withdrawn();
         let mut output = stderr();
         let filled = tokio::select! {
             biased;
             () = withdrawn.cancelled() => {
-                form::print(&mut stderr(), "\nThe server no longer needs an answer.\n");
+                write(&mut stderr(), "\nThe server no longer needs an answer.\n");
                 Some(None)
             }
             filled = form::fill(&question.message, &question.schema, lines, &mut output) => filled.map(Some),
         };
+        self.asking = false;
         match filled {
             Some(Some(content)) => question.accept(content),
             Some(None) => {}
@@ -171,10 +179,10 @@ fn keyboard() -> Option<Keyboard> {
     Some(lines)
 }
 
-/// Flushes what a question wrote.
-pub(super) fn flush(output: &mut dyn Write) {
-    if let Err(error) = output.flush() {
-        tracing::debug!(%error, "the terminal is gone");
+/// Writes to a terminal or a pipe. That its reader has gone is no reason to fail.
+pub(super) fn write(output: &mut dyn Write, text: &str) {
+    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        tracing::debug!(%error, "nobody reads the output");
     }
 }
 

@@ -14,8 +14,8 @@ pub enum Error {
     /// Nothing was sent.
     #[error("the server could not be reached")]
     Connect(#[source] Source),
-    /// The connection broke after the server may have seen the message.
-    #[error("the connection was lost before the answer")]
+    /// The connection broke, or a server error came, after the server may have begun.
+    #[error("the answer was lost")]
     Lost(#[source] Source),
     /// The server answered, but not as the protocol says.
     #[error("the server broke the protocol: {0}")]
@@ -37,6 +37,18 @@ pub enum Error {
 impl Error {
     pub(super) fn protocol(defect: &Defect) -> Self {
         Self::Protocol(format!("it sent a message that can't be read: {defect}"))
+    }
+
+    /// What went wrong with what caused it, on one line.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
     }
 
     /// Whether trying again may help.

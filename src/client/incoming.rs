@@ -117,6 +117,7 @@ impl Inner {
             }
             Method::TasksStatus => {
                 if let Ok(task) = Task::read(&params.to_json()) {
+                    self.announced.send_replace(Some(task.clone()));
                     self.tell(Event::Status(task));
                 }
             }

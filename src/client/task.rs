@@ -178,8 +178,19 @@ impl Client {
         result.await
     }
 
+    /// Asks again when it is time, or at once when the server has announced another status.
     async fn next_poll(&self, task: &Task) -> Result<Task, Error> {
-        tokio::time::sleep(task.poll_interval).await;
+        let mut announced = self.inner.announced.subscribe();
+        let differs =
+            |now: &Option<Task>| now.as_ref().is_some_and(|now| now.id == task.id && now.status != task.status);
+        let woken = async { announced.wait_for(differs).await.is_ok() };
+        tokio::select! {
+            () = tokio::time::sleep(task.poll_interval) => {}
+            // Each announcement makes one poll.
+            _ = woken => {
+                self.inner.announced.send_replace(None);
+            }
+        }
         let now = self.task(&task.id).await?;
         if now != *task {
             self.inner.tell(Event::Status(now.clone()));

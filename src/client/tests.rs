@@ -170,9 +170,9 @@ async fn every_fault_is_a_clear_error() {
         (Fault::Html, "neither JSON nor an event stream"),
         (Fault::Redirect, "HTTP status 307"),
         (Fault::CutJson, "can't be read"),
-        (Fault::Close, "the connection was lost"),
-        (Fault::Reset, "the connection was lost"),
-        (Fault::EndEarly, "the connection was lost"),
+        (Fault::Close, "the answer was lost"),
+        (Fault::Reset, "the answer was lost"),
+        (Fault::EndEarly, "the answer was lost"),
         (Fault::Gzip, "compressed"),
         (Fault::WrongId, "not to this request"),
         (Fault::Garbage, "can't be read"),
@@ -182,11 +182,12 @@ async fn every_fault_is_a_clear_error() {
     for (fault, said) in faults {
         server.fail("tools/call", fault, 1);
         let error = client.call(client.new_call(), "report", Some(r#"{"seconds":0}"#)).await.unwrap_err();
-        assert!(error.to_string().contains(said), "{fault:?}: {error}");
+        let error = error.with_causes();
+        assert!(error.contains(said), "{fault:?}: {error}");
     }
     let error = Client::connect(config(&server.url()), Jobs::default());
     server.fail("initialize", Fault::Status(500), 1);
-    assert!(error.await.unwrap_err().to_string().contains("HTTP status 500"));
+    assert!(error.await.unwrap_err().with_causes().contains("HTTP status 500"));
     let address = server.url();
     server.stop().await;
     let error = Client::connect(config(&address), Jobs::default()).await.unwrap_err();
@@ -263,6 +264,28 @@ async fn answers_a_question_on_the_result_stream_and_comes_back_when_it_breaks()
     assert_eq!(answers[0]["id"], "tg.1");
     assert_eq!(answers[0]["result"]["content"], json!({"name": "Ada"}));
     assert_eq!(answers[0]["result"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], "t-1");
+}
+
+#[tokio::test]
+async fn an_announced_end_is_fetched_before_the_next_poll() {
+    let slowly = |status: &str| {
+        let mut task = task(status);
+        task["pollInterval"] = json!(3_600_000);
+        task
+    };
+    let ended = json!({"jsonrpc": "2.0", "method": "notifications/tasks/status", "params": task("completed")});
+    let server = Scripted::start(move |request| match request.method {
+        "tools/call" => Answer::events([ended.clone()]).with_result(json!({"task": slowly("working")})),
+        "tasks/get" => Answer::result(slowly("completed")),
+        "tasks/result" => Answer::result(json!({"content": [{"type": "text", "text": "done"}]})),
+        _ => Answer::nothing(),
+    })
+    .await;
+    let (client, _events) = connect(&server.url).await;
+    let call = client.new_call();
+    let created = client.create_task(call, "slow", None, None).await.unwrap();
+    assert_eq!(text(&client.follow(call, created).await.unwrap()), "done");
+    assert_eq!(server.sent("tasks/get").len(), 1);
 }
 
 #[tokio::test]

@@ -3,14 +3,11 @@
 use std::{collections::BTreeSet, fmt::Display};
 
 use super::{
-    glob::Glob,
     problem::quote,
-    settings::{
-        AuthSettings, ListenSettings, RouteSettings, Settings, TaskPolicy, TaskSupport, TenantLimits, ToolFilter,
-        UpstreamSettings, UpstreamTarget,
-    },
+    settings::{AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamSettings, UpstreamTarget},
     units::show_duration,
 };
+use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy};
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -96,9 +93,9 @@ fn route_lines(text: &mut String, route: &RouteSettings, listen: &ListenSettings
     line(text, "  upstream", target(&route.upstream.target));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
-    line(text, "  tasks", policy(&route.tasks.route));
-    for entry in &route.tasks.tools {
-        line(text, &format!("    {}", entry.pattern), policy(&entry.policy));
+    line(text, "  tasks", policy(&route.tools.otherwise));
+    for rule in &route.tools.rules {
+        line(text, &format!("    {}", rule.pattern), policy(&rule.policy));
     }
 }
 
@@ -125,17 +122,17 @@ fn calls(upstream: &UpstreamSettings) -> String {
     words
 }
 
-fn tools(tools: &ToolFilter) -> String {
+fn tools(tools: &ToolPolicy) -> String {
     let allowed = match tools.allow.as_slice() {
         [] => "none".to_owned(),
-        globs if globs.iter().any(Glob::is_everything) => "all".to_owned(),
-        globs => list(globs),
+        patterns if patterns.iter().any(Pattern::is_everything) => "all".to_owned(),
+        patterns => list(patterns),
     };
     if tools.deny.is_empty() { allowed } else { format!("{allowed}, but not {}", list(&tools.deny)) }
 }
 
 fn policy(policy: &TaskPolicy) -> String {
-    if policy.support == TaskSupport::Forbidden {
+    if policy.support == Support::Forbidden {
         return "forbidden".to_owned();
     }
     let mut words = format!(

@@ -1,17 +1,18 @@
 //! What a configuration means, as plain data that has been checked.
 //!
-//! The modules own their `Config`s; `Settings` is what those are made from. Its `Debug` shows no secret.
+//! The modules own their `Config`s; `Settings` is what those are made from, or holds them where the
+//! file says the same. Its `Debug` shows no secret.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::{
-    glob::Glob,
     problem::Problem,
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
+use crate::gateway::policy::ToolPolicy;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,10 +151,8 @@ pub struct RouteSettings {
     pub path: String,
     /// The server behind it.
     pub upstream: UpstreamSettings,
-    /// Which tools clients see and may call.
-    pub tools: ToolFilter,
-    /// How calls become tasks.
-    pub tasks: TaskSettings,
+    /// Which tools clients see and may call, and how calls become tasks.
+    pub tools: ToolPolicy,
 }
 
 /// The server behind a route.
@@ -192,100 +191,6 @@ impl fmt::Debug for UpstreamTarget {
             Self::Url { url, headers } => f.debug_struct("Url").field("url", url).field("headers", headers).finish(),
             // Arguments may be credentials.
             Self::Command { argv } => write!(f, "Command({:?} and {} arguments)", argv.first(), argv.len().max(1) - 1),
-        }
-    }
-}
-
-/// Which tools clients see and may call.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolFilter {
-    /// Tools that are there.
-    pub allow: Vec<Glob>,
-    /// Tools that are not, even if `allow` has them.
-    pub deny: Vec<Glob>,
-}
-
-impl ToolFilter {
-    /// Whether clients see this tool and may call it.
-    pub fn allows(&self, tool: &str) -> bool {
-        let any = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(tool));
-        any(&self.allow) && !any(&self.deny)
-    }
-}
-
-/// How calls become tasks, for the tools of a route.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskSettings {
-    /// For tools that no entry of `tools` matches.
-    pub route: TaskPolicy,
-    /// In the order of the file.
-    pub tools: Vec<ToolPolicy>,
-}
-
-impl TaskSettings {
-    /// What holds for a tool: the first entry that matches, else the route's policy.
-    pub fn policy(&self, tool: &str) -> &TaskPolicy {
-        self.tools.iter().find(|entry| entry.pattern.matches(tool)).map_or(&self.route, |entry| &entry.policy)
-    }
-}
-
-/// The policy of tools that match a pattern.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolPolicy {
-    /// Which tools.
-    pub pattern: Glob,
-    /// The route's policy with the entry's differences.
-    pub policy: TaskPolicy,
-}
-
-/// How calls of a tool become tasks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskPolicy {
-    /// Whether clients may, must or must not call it as a task.
-    pub support: TaskSupport,
-    /// A call runs alone on its upstream session.
-    pub exclusive: bool,
-    /// How long a call may take from the creation of its task.
-    pub deadline: Duration,
-    /// How long a question may stay open.
-    pub input_timeout: Duration,
-    /// How long a task is kept when its client asks for nothing; at most `max_ttl`.
-    pub default_ttl: Duration,
-    /// The longest a task is kept; at least `least_ttl()`.
-    pub max_ttl: Duration,
-    /// How long a result can be read at least.
-    pub retention: Duration,
-    /// How often clients are asked to poll.
-    pub poll_interval: Duration,
-    /// Text for `model-immediate-response`.
-    pub immediate_response: Option<String>,
-}
-
-impl TaskPolicy {
-    /// The shortest a task is kept: its deadline and its retention.
-    pub fn least_ttl(&self) -> Duration {
-        self.deadline.saturating_add(self.retention)
-    }
-}
-
-/// Whether clients may, must or must not call a tool as a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskSupport {
-    /// The client's choice.
-    Optional,
-    /// Only as a task.
-    Required,
-    /// Never as a task.
-    Forbidden,
-}
-
-impl TaskSupport {
-    /// The word in the file and in `execution.taskSupport`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Optional => "optional",
-            Self::Required => "required",
-            Self::Forbidden => "forbidden",
         }
     }
 }

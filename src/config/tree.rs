@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use serde_saphyr::granit_parser::{self, Event, Marker, Parser, ScalarStyle};
+use granit_parser::{self, Event, Marker, Parser, ScalarStyle};
 
 use super::{
     environment,

@@ -29,19 +29,26 @@ impl Default for Patience {
     }
 }
 
-/// A connection that ends when its reader stands still: nobody else notices, since a body that is not written is not
+/// As many bytes tell HTTP/1 and HTTP/2 apart. The servers of both have a clock of their own; before them nobody has.
+const PREFACE: usize = 24;
+
+/// A connection that ends when it does not begin, or when its reader stands still: nobody else notices, since a body that is not written is not
 /// asked for more, and what it holds (a place upstream, a claimed question) would be held for ever.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: TcpStream,
-    limit: Duration,
+    patience: Patience,
+    /// Runs until the connection has begun.
+    silent: Option<Pin<Box<Sleep>>>,
+    heard: usize,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stream {
-    pub(super) fn new(socket: TcpStream, limit: Duration) -> Self {
-        Self { socket, limit, stalled: None }
+    pub(super) fn new(socket: TcpStream, patience: Patience) -> Self {
+        let silent = Some(Box::pin(tokio::time::sleep(patience.head)));
+        Self { socket, patience, silent, heard: 0, stalled: None }
     }
 
     fn written(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -49,7 +56,7 @@ impl Stream {
             self.stalled = None;
             return wrote;
         }
-        let limit = self.limit;
+        let limit = self.patience.reader;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
         std::task::ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
@@ -58,7 +65,18 @@ impl Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        let Some(silent) = &mut self.silent else { return read };
+        if read.is_pending() {
+            std::task::ready!(silent.as_mut().poll(cx));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client says nothing")));
+        }
+        self.heard += buf.filled().len() - before;
+        if self.heard >= PREFACE {
+            self.silent = None;
+        }
+        read
     }
 }
 

@@ -74,7 +74,7 @@ async fn connection(
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, "a connection could not be served"),
     };
-    let stream = Stream::new(stream, endpoints.patience.reader);
+    let stream = Stream::new(stream, endpoints.patience);
     let service = service_fn(|request| Arc::clone(&endpoints).handle(request));
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(serving).await {

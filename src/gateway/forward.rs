@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
+use crate::mcp::RELATED_TASK_WORD;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
 use crate::tenant::fair;
@@ -70,6 +71,7 @@ impl Gateway {
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let needs = Needs {
+            flag: Arc::clone(&plan.cancelled),
             id: request.id.clone(),
             limit: plan.limit,
             whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
@@ -112,7 +114,8 @@ impl Gateway {
             id: id.clone(),
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
-            split_batches: upstream.has_batches() && !version.has_batches(),
+            // Also where something inside is to be changed.
+            split_batches: upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some()),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
@@ -156,6 +159,7 @@ impl Gateway {
             let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
             let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
             let in_flight = route.metrics.upstream_in_flight();
+            needs.flag.dispatch();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
             route.metrics.upstream_request(outcome_of(&sent));
             if matches!(sent, Err(Error::SessionGone)) {
@@ -173,6 +177,7 @@ impl Gateway {
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
+        let body = without_related(body);
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
@@ -210,8 +215,25 @@ fn without_tasks(request: &Request<'_>) -> Bytes {
     whole().map_or_else(|| request.body.clone(), Bytes::from)
 }
 
+/// A notification or response without the name of a task, which clients repeat from what they were sent.
+fn without_related(body: Bytes) -> Bytes {
+    let whole = || -> Option<String> {
+        let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;
+        for payload in ["params", "result"] {
+            if let Some(text) = message.get(payload).map(core::without_related) {
+                message.set(payload, text);
+            }
+        }
+        Some(message.to_json())
+    };
+    let may_name_one = memchr::memmem::find(&body, RELATED_TASK_WORD.as_bytes()).is_some();
+    may_name_one.then(whole).flatten().map_or(body, Bytes::from)
+}
+
 /// What must be there of an answer before it can be passed on.
 struct Needs {
+    /// Is told when the request goes out.
+    flag: Arc<CancelFlag>,
     id: Id,
     /// The longest message that is read whole.
     limit: usize,

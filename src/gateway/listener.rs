@@ -124,12 +124,14 @@ impl Gateway {
             }
             Message::Notification { method, params } => match &*method {
                 "notifications/progress" => {
-                    let held = Object::parse_optional(params).ok().and_then(|params| {
-                        let token = params.get("progressToken")?.to_owned();
-                        session.live().held.values().find(|held| *held.token == *token).cloned()
-                    });
+                    let params = Object::parse_optional(params).unwrap_or_default();
+                    let token = params.get("progressToken").unwrap_or("null");
+                    let held = session.live().held.values().find(|held| *held.token == *token).cloned();
                     match held {
                         Some(held) => drop(held.side.try_send(message)),
+                        // Progress stops at the task's end (2025-11-25 progress, "Behavior Requirements"), and its
+                        // token never was the client's.
+                        None if self.has_minted(token) => {}
                         None => drop(to_stream(session, &message, event_id)),
                     }
                 }
@@ -165,8 +167,9 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
     let live = session.live();
     let Live { plain, held, .. } = &*live;
     let mut calls = held.values();
-    match (plain.is_empty(), calls.next(), calls.next()) {
-        (true, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
+    let is_plain = plain.iter().any(|(_, flag)| flag.is_dispatched());
+    match (is_plain, calls.next(), calls.next()) {
+        (false, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
         _ => false,
     }
 }

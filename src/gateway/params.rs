@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Defect, Object};
-use crate::mcp::RELATED_TASK;
+use crate::mcp::RELATED_TASK_WORD;
 
 /// What decides. A repeated one is refused: two readers could take different ones.
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -56,6 +56,6 @@ impl<'a> Params<'a> {
 
     /// Whether there is anything that an upstream must not see (design: invariant 8).
     pub(super) fn speaks_of_tasks(&self) -> bool {
-        self.task.is_some() || self.meta.is_some_and(|meta| meta.get().contains(RELATED_TASK))
+        self.task.is_some() || self.meta.is_some_and(|meta| meta.get().contains(RELATED_TASK_WORD))
     }
 }

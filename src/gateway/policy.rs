@@ -1,7 +1,12 @@
-//! What the route says of a tool: whether it may be called, and how its tasks live.
+//! What a route says of a tool: whether it may be called, and how its tasks live.
+//!
+//! The configuration builds these rules, and checks them: this module trusts that a task outlives its call.
 
-use std::str::Chars;
+mod pattern;
+
 use std::time::Duration;
+
+pub use pattern::Pattern;
 
 /// Whether calls of a tool may be, must be or can't be tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +32,7 @@ impl Support {
 }
 
 /// How the tasks of one tool live.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {
     /// Whether calls are tasks.
     pub support: Support,
@@ -37,10 +42,10 @@ pub struct TaskPolicy {
     pub deadline: Duration,
     /// How long a question may stay unanswered.
     pub input_timeout: Duration,
-    /// How long a task is kept when the client does not say.
-    pub ttl_default: Duration,
-    /// The longest that a task is kept.
-    pub ttl_max: Duration,
+    /// How long a task is kept when the client does not say; at most `max_ttl`.
+    pub default_ttl: Duration,
+    /// The longest that a task is kept; at least [`TaskPolicy::least_ttl`].
+    pub max_ttl: Duration,
     /// How long at least an outcome can be fetched.
     pub retention: Duration,
     /// How often clients are asked to poll.
@@ -57,8 +62,8 @@ impl Default for TaskPolicy {
             exclusive: false,
             deadline: minutes(30),
             input_timeout: minutes(10),
-            ttl_default: minutes(60),
-            ttl_max: minutes(24 * 60),
+            default_ttl: minutes(60),
+            max_ttl: minutes(24 * 60),
             retention: minutes(10),
             poll_interval: Duration::from_secs(1),
             immediate_response: None,
@@ -67,30 +72,50 @@ impl Default for TaskPolicy {
 }
 
 impl TaskPolicy {
+    /// The shortest that a task is kept: its deadline and its retention.
+    #[must_use]
+    pub fn least_ttl(&self) -> Duration {
+        self.deadline.saturating_add(self.retention)
+    }
+
     /// The ttl that a task gets: long enough that its outcome can be fetched, and no longer than allowed. Receivers may
     /// override what was asked for (2025-11-25 tasks, "TTL and Resource Management").
     #[must_use]
     pub fn granted_ttl(&self, requested: Option<Duration>) -> Duration {
-        requested.unwrap_or(self.ttl_default).max(self.deadline + self.retention).min(self.ttl_max)
+        requested.unwrap_or(self.default_ttl).max(self.least_ttl()).min(self.max_ttl)
     }
 }
 
+/// The rule for tools that match a pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolRule {
+    /// Which tools.
+    pub pattern: Pattern,
+    /// How their tasks live.
+    pub policy: TaskPolicy,
+}
+
 /// A route's rules for its tools.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ToolPolicy {
     /// Patterns of the tools that may be called.
     pub allow: Vec<Pattern>,
     /// Patterns of those that may not, whatever `allow` says.
     pub deny: Vec<Pattern>,
     /// Rules for single tools; the first that matches counts.
-    pub rules: Vec<(Pattern, TaskPolicy)>,
+    pub rules: Vec<ToolRule>,
     /// The rule for all others.
     pub otherwise: TaskPolicy,
 }
 
 impl Default for ToolPolicy {
     fn default() -> Self {
-        Self { allow: vec![Pattern::new("*")], deny: Vec::new(), rules: Vec::new(), otherwise: TaskPolicy::default() }
+        Self {
+            allow: vec![Pattern::everything()],
+            deny: Vec::new(),
+            rules: Vec::new(),
+            otherwise: TaskPolicy::default(),
+        }
     }
 }
 
@@ -105,60 +130,19 @@ impl ToolPolicy {
     /// Whether every tool may be called.
     #[must_use]
     pub fn permits_all(&self) -> bool {
-        self.deny.is_empty() && self.allow.iter().any(|pattern| pattern.0.as_ref() == "*")
+        self.deny.is_empty() && self.allow.iter().any(Pattern::is_everything)
     }
 
     /// How the tool's tasks live.
     #[must_use]
     pub fn of(&self, tool: &str) -> &TaskPolicy {
-        self.rules.iter().find(|(pattern, _)| pattern.matches(tool)).map_or(&self.otherwise, |(_, policy)| policy)
+        self.rules.iter().find(|rule| rule.pattern.matches(tool)).map_or(&self.otherwise, |rule| &rule.policy)
     }
 
     /// Whether any tool runs alone on its session.
     #[must_use]
     pub fn has_exclusive(&self) -> bool {
-        self.otherwise.exclusive || self.rules.iter().any(|(_, policy)| policy.exclusive)
-    }
-}
-
-/// A tool name with `*` for any characters and `?` for one.
-#[derive(Debug, Clone)]
-pub struct Pattern(Box<str>);
-
-impl Pattern {
-    /// The pattern as it is written.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
-    /// Whether a name matches. Linear in the lengths' product at worst, whatever the name.
-    #[must_use]
-    pub fn matches(&self, name: &str) -> bool {
-        let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // What follows the last star, and what it has not swallowed.
-        let mut star: Option<(Chars<'_>, Chars<'_>)> = None;
-        loop {
-            let (mut after, mut rest) = (pattern.clone(), name.clone());
-            match (after.next(), rest.next()) {
-                (None, None) => return true,
-                (Some('*'), _) => {
-                    if after.as_str().is_empty() {
-                        return true;
-                    }
-                    star = Some((after.clone(), name.clone()));
-                    pattern = after;
-                }
-                (Some(wanted), Some(char)) if wanted == '?' || wanted == char => (pattern, name) = (after, rest),
-                _ => {
-                    let Some((after, left)) = &mut star else { return false };
-                    if left.next().is_none() {
-                        return false;
-                    }
-                    (pattern, name) = (after.clone(), left.clone());
-                }
-            }
-        }
+        self.otherwise.exclusive || self.rules.iter().any(|rule| rule.policy.exclusive)
     }
 }
 
@@ -167,39 +151,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_as_shells_do() {
-        for (pattern, name, matches) in [
-            ("*", "", true),
-            ("*", "anything", true),
-            ("admin_*", "admin_x", true),
-            ("admin_*", "xadmin_x", false),
-            ("*_a*b", "x_aab", true),
-            ("*_a*b", "x_aac", false),
-            ("?", "é", true),
-            ("?", "", false),
-            ("", "", true),
-            ("a", "ab", false),
-        ] {
-            assert_eq!(Pattern::new(pattern).matches(name), matches, "{pattern} {name}");
-        }
-    }
-
-    #[test]
     fn the_granted_ttl_covers_the_deadline_and_never_passes_the_maximum() {
         let policy = TaskPolicy::default();
-        let least = policy.deadline + policy.retention;
-        assert_eq!(policy.granted_ttl(None), policy.ttl_default);
+        let least = policy.least_ttl();
+        assert_eq!(policy.granted_ttl(None), policy.default_ttl);
         assert_eq!(policy.granted_ttl(Some(Duration::ZERO)), least);
         assert_eq!(policy.granted_ttl(Some(least + Duration::from_millis(1))), least + Duration::from_millis(1));
-        assert_eq!(policy.granted_ttl(Some(Duration::MAX)), policy.ttl_max);
+        assert_eq!(policy.granted_ttl(Some(Duration::MAX)), policy.max_ttl);
     }
 
     #[test]
     fn the_first_rule_that_matches_counts_and_deny_wins() {
         let forbidden = TaskPolicy { support: Support::Forbidden, ..TaskPolicy::default() };
+        let rule = |pattern: &str, policy| ToolRule { pattern: Pattern::parse(pattern).unwrap(), policy };
         let policy = ToolPolicy {
-            deny: vec![Pattern::new("admin_*")],
-            rules: vec![(Pattern::new("ping"), forbidden), (Pattern::new("*"), TaskPolicy::default())],
+            deny: vec![Pattern::parse("admin_*").unwrap()],
+            rules: vec![rule("ping", forbidden), rule("*", TaskPolicy::default())],
             ..ToolPolicy::default()
         };
         assert_eq!(policy.of("ping").support, Support::Forbidden);

@@ -229,8 +229,8 @@ impl Rejection {
     /// The response message.
     #[must_use]
     pub fn to_message(&self) -> bytes::Bytes {
-        if let (Kind::Upstream { error, .. }, Some(id)) = (&self.kind, &self.id) {
-            return jsonrpc::raw_error_response(id, error);
+        if let Kind::Upstream { error, .. } = &self.kind {
+            return jsonrpc::raw_error_response(self.id.as_ref(), error);
         }
         jsonrpc::error_response(self.id.as_ref(), &self.kind.to_error())
     }

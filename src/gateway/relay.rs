@@ -3,6 +3,9 @@
 //! Events that are ready together leave together; a lone one leaves at once. A silent stream is kept warm. A body that
 //! its client drops does not take the upstream's call with it.
 
+mod detached;
+mod event_stream;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +17,6 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::CancellationToken;
 
 use crate::jobs::Jobs;
 use crate::jsonrpc::{self, Id, Message, Outcome};
@@ -25,6 +27,9 @@ use crate::upstream::{Body, Error, Reply};
 use super::call::Answer;
 use super::rejection::{Chain, Fault, Kind};
 use super::session::CancelFlag;
+
+pub(super) use detached::{Detached, Waited};
+pub(super) use event_stream::EventStream;
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
@@ -64,7 +69,7 @@ pub(super) struct Plan {
     pub limit: usize,
     /// Leave out events without data: the client would read them as JSON.
     pub drop_priming: bool,
-    /// Split arrays that the client's version does not know.
+    /// Split arrays: the client's version does not know them, or something inside is to be changed.
     pub split_batches: bool,
     /// What to do with the result.
     pub rewrite: Option<Rewrite>,
@@ -305,8 +310,9 @@ impl Relay {
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
-                self.out.extend_from_slice(&sse::write_event(id.as_deref(), member.get().as_bytes()));
-                self.last = Last::Message(Bytes::copy_from_slice(member.get().as_bytes()));
+                let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
+                self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
+                self.last = Last::Message(message);
             }
         } else {
             self.last = Last::Message(Bytes::copy_from_slice(data));
@@ -366,7 +372,7 @@ impl Relay {
         self.source = Source::Ended;
         if let Some(plan) = &self.plan {
             let error = match kind {
-                Kind::Upstream { error, .. } => jsonrpc::raw_error_response(&plan.id, error),
+                Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
             };
             self.out.extend_from_slice(&sse::write_event(None, &error));
@@ -516,138 +522,6 @@ async fn drain(source: Source, plan: Plan) {
             }
         }
     }
-}
-
-/// A call on its way upstream that goes on when its client goes away.
-pub(super) struct Detached {
-    parts: Option<(Sending, Plan)>,
-}
-
-impl Detached {
-    /// A call that has been sent, or waits for its place.
-    #[must_use]
-    pub(super) fn new(sending: Sending, plan: Plan) -> Self {
-        Self { parts: Some((sending, plan)) }
-    }
-
-    /// Waits for the answer's beginning at most until `limit`; then gives everything back.
-    pub(super) async fn begun(mut self, limit: Instant) -> Waited {
-        let cancelled_or_begun = std::future::poll_fn(|cx| {
-            let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
-            if plan.cancelled.poll(cx) {
-                return Poll::Ready(None);
-            }
-            sending.as_mut().poll(cx).map(Some)
-        });
-        let waited = tokio::time::timeout_at(limit, cancelled_or_begun).await;
-        let parts = self.parts.take();
-        match (waited, parts) {
-            (Ok(Some(Ok((begun, places)))), Some((_, mut plan))) => {
-                plan.places = Some(places);
-                Waited::Begun(begun, plan)
-            }
-            (Ok(Some(Err(kind))), _) => Waited::Failed(kind),
-            (Err(_), Some((sending, plan))) => Waited::Late(sending, plan),
-            (Ok(_), _) | (Err(_), None) => Waited::Cancelled,
-        }
-    }
-}
-
-/// What came of waiting for a reply.
-pub(super) enum Waited {
-    /// It has begun.
-    Begun(Begun, Plan),
-    /// There will be none.
-    Failed(Kind),
-    /// It is late.
-    Late(Sending, Plan),
-    /// The client cancelled the request.
-    Cancelled,
-}
-
-impl Drop for Detached {
-    fn drop(&mut self) {
-        if let Some((sending, plan)) = self.parts.take() {
-            let jobs = plan.jobs.clone();
-            jobs.spawn("drain", drain(Source::Waiting(sending), plan));
-        }
-    }
-}
-
-/// A stream of events that the gateway itself fills.
-pub(super) struct EventStream {
-    events: mpsc::Receiver<Bytes>,
-    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
-    keep_alive: Duration,
-    tick: Pin<Box<Sleep>>,
-    silent: bool,
-    is_over: bool,
-    _held: Box<dyn Send>,
-}
-
-impl EventStream {
-    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
-    #[must_use]
-    pub(super) fn new(
-        events: mpsc::Receiver<Bytes>,
-        ends: Vec<CancellationToken>,
-        keep_alive: Duration,
-        held: Box<dyn Send>,
-    ) -> Self {
-        let tick = Box::pin(tokio::time::sleep(keep_alive));
-        let ended = Box::pin(async move {
-            if ends.is_empty() {
-                std::future::pending::<()>().await;
-            }
-            futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
-        });
-        Self { events, ended, keep_alive, tick, silent: true, is_over: false, _held: held }
-    }
-}
-
-impl HttpBody for EventStream {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let this = &mut *self;
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        match this.events.poll_recv(cx) {
-            Poll::Ready(Some(first)) => {
-                this.silent = false;
-                return Poll::Ready(Some(Ok(Frame::data(join(first, &mut this.events)))));
-            }
-            Poll::Ready(None) => {
-                this.is_over = true;
-                return Poll::Ready(None);
-            }
-            Poll::Pending => {}
-        }
-        if this.ended.as_mut().poll(cx).is_ready() {
-            this.is_over = true;
-            return Poll::Ready(None);
-        }
-        std::task::ready!(this.tick.as_mut().poll(cx));
-        this.tick.as_mut().reset(Instant::now() + this.keep_alive);
-        cx.waker().wake_by_ref();
-        let was_silent = std::mem::replace(&mut this.silent, true);
-        if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
-    }
-}
-
-/// One write for all events that are there already.
-fn join(first: Bytes, events: &mut mpsc::Receiver<Bytes>) -> Bytes {
-    let Ok(second) = events.try_recv() else { return first };
-    let mut joined = BytesMut::from(first);
-    joined.extend_from_slice(&second);
-    while joined.len() < JOINED
-        && let Ok(next) = events.try_recv()
-    {
-        joined.extend_from_slice(&next);
-    }
-    joined.freeze()
 }
 
 macro_rules! opaque_debug {

@@ -73,7 +73,7 @@ pub struct Session {
 /// What goes on in a session at this moment.
 #[derive(Debug, Default)]
 pub struct Live {
-    /// Plain calls in flight, by the client's ids.
+    /// Plain calls in flight and those that wait for their place, by the client's ids.
     pub plain: Vec<(Id, Arc<CancelFlag>)>,
     /// Held calls that the upstream has seen.
     pub held: HashMap<TaskId, Held>,
@@ -117,10 +117,11 @@ pub struct Stream {
     pub events: mpsc::Sender<Bytes>,
 }
 
-/// Says to a waiting body that its request was cancelled.
+/// Says to a waiting body that its request was cancelled, and to others how far it is.
 #[derive(Debug, Default)]
 pub struct CancelFlag {
     set: AtomicBool,
+    dispatched: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -129,6 +130,16 @@ impl CancelFlag {
     pub fn cancel(&self) {
         self.set.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Notes that the upstream may see the request from now on, and so may ask because of it.
+    pub fn dispatch(&self) {
+        self.dispatched.store(true, Ordering::Release);
+    }
+
+    /// Whether the upstream may have seen the request.
+    pub fn is_dispatched(&self) -> bool {
+        self.dispatched.load(Ordering::Acquire)
     }
 
     /// Whether it was cancelled; if not, the task is woken when it is.

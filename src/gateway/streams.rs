@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::jsonrpc::Id;
-use crate::upstream::Listening;
+use crate::upstream::{Error, Listening};
 
 use super::call::{Answer, Call};
 use super::listener::LISTENER_EVENT;
@@ -106,7 +106,12 @@ impl Gateway {
         session: &Arc<Session>,
         last_event_id: &str,
     ) -> Result<Answer, Kind> {
-        let listening = route.upstream.listen(&session.terms.upstream, Some(last_event_id)).await?;
+        let listening = match route.upstream.listen(&session.terms.upstream, Some(last_event_id)).await {
+            Err(Error::Refused { .. }) => {
+                return Err(Kind::Unusable("The server behind the gateway has nothing after this Last-Event-ID"));
+            }
+            other => other?,
+        };
         let Listening::Events(body) = listening else {
             return Err(Kind::Unusable("The server behind the gateway resumes no streams"));
         };

@@ -131,7 +131,7 @@ impl Gateway {
         let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
         Ok(match core::outcome(&outcome, task.id) {
             Payload::Result(result) => jsonrpc::response(id, &result),
-            Payload::Error(error) => jsonrpc::raw_error_response(id, &error),
+            Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
         })
     }
 

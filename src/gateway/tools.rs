@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::{self, Id, Object, string_value};
 use crate::mcp::RELATED_TASK;
 use crate::task::dialect::core;
-use crate::task::{NewTask, Task};
+use crate::task::{NewTask, State, Task};
 
 use super::call::{Answer, Call};
 use super::forward::Manner;
@@ -17,6 +17,9 @@ use super::rejection::{Fault, Kind, QUOTA_RETRY};
 use super::relay::Rewrite;
 use super::session::Session;
 use super::{Gateway, Request, RetryAfter, owner};
+
+/// The longest tool name that a task is made for, in bytes: the record keeps it.
+const MAX_NAME: usize = 1024;
 
 impl Gateway {
     /// Lists tools, on every page with what the route says of each (2025-11-25 tasks, "Tool-Level Negotiation").
@@ -80,6 +83,13 @@ impl Gateway {
         if request.params.arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
             return Err(Kind::Params("`arguments` must be an object"));
         }
+        if tool.len() > MAX_NAME {
+            return Err(Kind::Params("`name` is longer than 1024 bytes"));
+        }
+        let progress_token = request.params.progress_token().filter(|token| **token != *"null");
+        if progress_token.as_deref().is_some_and(|token| Id::from_json(token).is_err()) {
+            return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
+        }
         if self.is_draining() {
             return Err(Fault::Shutdown.into());
         }
@@ -89,7 +99,6 @@ impl Gateway {
             limit: self.rates.create_burst(&call.principal.tenant).unwrap_or_default().into(),
             retry_after: retry_after.max(QUOTA_RETRY / 1000),
         })?;
-        let progress_token = request.params.progress_token();
         let new = NewTask {
             owner: Arc::new(owner(&call.principal, &call.route)),
             tool: tool.into(),
@@ -101,6 +110,7 @@ impl Gateway {
         };
         let wants_progress = new.progress_token.is_some();
         let task = self.ledger.create(new, limits).await?;
+        let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
         let id = self.mint();
         let held = HeldCall {
             gateway: Arc::clone(self),
@@ -113,11 +123,12 @@ impl Gateway {
             exclusive: policy.exclusive,
             input_timeout: policy.input_timeout,
             task: Arc::clone(&task),
+            queued,
         };
         held.register();
         self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
-        let created = Task { state: crate::task::State::Queued, status_message: None, ..Task::clone(&task) };
+        let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
@@ -168,15 +179,15 @@ fn list_for_client(result: &str, policy: &ToolPolicy, has_tasks: bool) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::Pattern;
+    use super::super::policy::{Pattern, ToolRule};
     use super::*;
 
     #[test]
     fn a_page_says_what_the_route_says_and_keeps_the_rest() {
         let forbidden = TaskPolicy { support: Support::Forbidden, ..TaskPolicy::default() };
         let policy = ToolPolicy {
-            deny: vec![Pattern::new("admin_*")],
-            rules: vec![(Pattern::new("ping"), forbidden)],
+            deny: vec![Pattern::parse("admin_*").unwrap()],
+            rules: vec![ToolRule { pattern: Pattern::parse("ping").unwrap(), policy: forbidden }],
             ..ToolPolicy::default()
         };
         let page = r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"forbidden"}},{"name":"admin_x"},{"name":"ping"},5],"nextCursor":"c d\"","_meta":{}}"#;

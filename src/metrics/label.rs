@@ -71,7 +71,7 @@ label! {
     /// Why a task ended.
     EndReason {
         /// The tool returned.
-        Result => "result",
+        Returned => "returned",
         /// The tool returned and says that it failed.
         ToolError => "tool_error",
         /// The upstream answered with a JSON-RPC error.

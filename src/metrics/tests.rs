@@ -1,3 +1,5 @@
+//! What is exposed, under which names, and that no caller can add a series.
+
 use super::*;
 
 use std::collections::BTreeSet;

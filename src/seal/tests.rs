@@ -1,3 +1,5 @@
+//! Tokens: what is sealed comes back, and nothing else is ever opened.
+
 use super::*;
 
 use proptest::prelude::*;

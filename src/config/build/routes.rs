@@ -9,15 +9,13 @@ use http::{HeaderName, HeaderValue};
 
 use super::{Builder, count};
 use crate::config::{
-    glob::Glob,
     raw,
-    settings::{
-        RouteSettings, TaskPolicy, TaskSettings, TaskSupport, ToolFilter, ToolPolicy, UpstreamSettings, UpstreamTarget,
-    },
+    settings::{RouteSettings, UpstreamSettings, UpstreamTarget},
     tree::Place,
     units::show_duration,
     values,
 };
+use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy, ToolRule};
 
 impl Builder<'_> {
     pub(super) fn routes(&mut self, raw: Vec<raw::Route>, at: &Place<'_>) -> Vec<RouteSettings> {
@@ -41,12 +39,11 @@ impl Builder<'_> {
         let path = raw.path.and_then(|path| self.check(values::route_path(&path), &at.key("path")));
         let upstream = raw.upstream.and_then(|upstream| self.upstream(upstream, &at.key("upstream")));
         let tools_at = at.key("tools");
-        let tools = ToolFilter {
-            allow: self.each(&raw.tools.allow, &tools_at.key("allow"), Glob::parse),
-            deny: self.each(&raw.tools.deny, &tools_at.key("deny"), Glob::parse),
-        };
-        let tasks = self.tasks(raw.tasks, &at.key("tasks"));
-        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, tasks: tasks? })
+        let allow = self.each(&raw.tools.allow, &tools_at.key("allow"), Pattern::parse);
+        let deny = self.each(&raw.tools.deny, &tools_at.key("deny"), Pattern::parse);
+        let (otherwise, rules) = self.tasks(raw.tasks, &at.key("tasks"))?;
+        let tools = ToolPolicy { allow, deny, rules, otherwise };
+        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools })
     }
 
     fn upstream(&mut self, raw: raw::Upstream, at: &Place<'_>) -> Option<UpstreamSettings> {
@@ -102,29 +99,30 @@ impl Builder<'_> {
         headers
     }
 
-    fn tasks(&mut self, raw: raw::Tasks, at: &Place<'_>) -> Option<TaskSettings> {
+    /// The rule for the route, and those for single tools.
+    fn tasks(&mut self, raw: raw::Tasks, at: &Place<'_>) -> Option<(TaskPolicy, Vec<ToolRule>)> {
         let route = self.task_policy(&raw, at);
         if let Some(policy) = &route {
             self.check_times(policy, None, at);
         }
         // Something to compare with, so that the entries are checked even if the route's own keys are wrong.
-        let base = route.clone().unwrap_or_else(stand_in);
+        let base = route.clone().unwrap_or_default();
         let at = at.key("tools");
-        let mut tools: Vec<ToolPolicy> = Vec::new();
+        let mut rules: Vec<ToolRule> = Vec::new();
         for (index, raw) in raw.tools.into_iter().enumerate() {
             let at = at.item(index);
-            let Some(entry) = self.tool_policy(raw, &base, &at) else { continue };
+            let Some(rule) = self.tool_rule(raw, &base, &at) else { continue };
             if route.is_some() {
-                self.check_times(&entry.policy, Some(&base), &at);
+                self.check_times(&rule.policy, Some(&base), &at);
             }
-            let before = tools.iter().find(|before| before.pattern.is_everything() || before.pattern == entry.pattern);
+            let before = rules.iter().find(|before| before.pattern.is_everything() || before.pattern == rule.pattern);
             if let Some(before) = before {
                 let message = format!("never used: an earlier entry matches `{}`", before.pattern);
                 self.problems.warn(&at.key("match"), message);
             }
-            tools.push(entry);
+            rules.push(rule);
         }
-        Some(TaskSettings { route: route?, tools })
+        Some((route?, rules))
     }
 
     fn task_policy(&mut self, raw: &raw::Tasks, at: &Place<'_>) -> Option<TaskPolicy> {
@@ -148,8 +146,8 @@ impl Builder<'_> {
     }
 
     /// The route's policy with an entry's differences.
-    fn tool_policy(&mut self, raw: raw::Override, route: &TaskPolicy, at: &Place<'_>) -> Option<ToolPolicy> {
-        let pattern = raw.pattern.and_then(|pattern| self.check(Glob::parse(&pattern), &at.key("match")));
+    fn tool_rule(&mut self, raw: raw::Override, route: &TaskPolicy, at: &Place<'_>) -> Option<ToolRule> {
+        let pattern = raw.pattern.and_then(|pattern| self.check(Pattern::parse(&pattern), &at.key("match")));
         let mut or = |raw: Option<raw::Duration>, route: Duration, at: Place<'_>| match raw {
             Some(raw) => self.positive(&raw, &at),
             None => Some(route),
@@ -174,7 +172,7 @@ impl Builder<'_> {
             poll_interval: poll_interval?,
             immediate_response: raw.immediate_response.unwrap_or_else(|| route.immediate_response.clone()),
         };
-        Some(ToolPolicy { pattern: pattern?, policy })
+        Some(ToolRule { pattern: pattern?, policy })
     }
 
     /// A task must not be gone before its call is over and its result could be read. What an entry inherits has been
@@ -206,25 +204,10 @@ fn first_given<'a>(keys: [Place<'a>; 3], section: &Place<'a>) -> Place<'a> {
     keys.into_iter().find(Place::is_given).unwrap_or_else(|| section.clone())
 }
 
-fn support(raw: raw::Support) -> TaskSupport {
+fn support(raw: raw::Support) -> Support {
     match raw {
-        raw::Support::Optional => TaskSupport::Optional,
-        raw::Support::Required => TaskSupport::Required,
-        raw::Support::Forbidden => TaskSupport::Forbidden,
-    }
-}
-
-fn stand_in() -> TaskPolicy {
-    let hour = Duration::from_hours(1);
-    TaskPolicy {
-        support: TaskSupport::Optional,
-        exclusive: false,
-        deadline: hour,
-        input_timeout: hour,
-        default_ttl: hour,
-        max_ttl: hour,
-        retention: hour,
-        poll_interval: hour,
-        immediate_response: None,
+        raw::Support::Optional => Support::Optional,
+        raw::Support::Required => Support::Required,
+        raw::Support::Forbidden => Support::Forbidden,
     }
 }

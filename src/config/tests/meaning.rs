@@ -3,7 +3,8 @@
 use std::{fs, num::NonZeroU32, time::Duration};
 
 use super::{ROUTE, mistakes, read_with, route_with, settings, tasks_with, upstream_with};
-use crate::config::{ByteSize, RateLimit, Settings, TaskSupport, UpstreamTarget, describe, load, parse};
+use crate::config::{ByteSize, RateLimit, Settings, UpstreamTarget, describe, load, parse};
+use crate::gateway::policy::{Support, ToolPolicy};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -32,9 +33,10 @@ fn a_route_is_enough() {
     assert_eq!((route.name.as_str(), route.path.as_str()), ("a", "/mcp"));
     assert_eq!((route.upstream.max_in_flight, route.upstream.queue), (64, 1_000));
     assert_eq!(route.upstream.connect_timeout, 5 * SECOND);
-    assert!(route.tools.allows("anything"));
-    let policy = route.tasks.policy("anything");
-    assert_eq!((policy.support, policy.exclusive), (TaskSupport::Optional, false));
+    assert_eq!(route.tools, ToolPolicy::default());
+    assert!(route.tools.permits("anything"));
+    let policy = route.tools.of("anything");
+    assert_eq!((policy.support, policy.exclusive), (Support::Optional, false));
     assert_eq!((policy.deadline, policy.input_timeout, policy.retention), (30 * MINUTE, 10 * MINUTE, 10 * MINUTE));
     assert_eq!((policy.default_ttl, policy.max_ttl, policy.least_ttl()), (HOUR, 24 * HOUR, 40 * MINUTE));
     assert_eq!((policy.poll_interval, policy.immediate_response.as_deref()), (SECOND, None));
@@ -98,28 +100,28 @@ fn the_first_entry_that_matches_decides() {
          ttl: {default: 12h}}\n    - {match: render_now, support: forbidden}\n    - {match: p?ng, exclusive: true, \
          immediate_response: null, ttl: {max: 2h}, retention: 0s, poll_interval: 5s, input_timeout: 1m}\n",
     );
-    let tasks = settings(&text).routes.remove(0).tasks;
-    let render = tasks.policy("render_now");
-    assert_eq!((render.support, render.deadline, render.default_ttl), (TaskSupport::Required, 6 * HOUR, 12 * HOUR));
+    let tools = settings(&text).routes.remove(0).tools;
+    let render = tools.of("render_now");
+    assert_eq!((render.support, render.deadline, render.default_ttl), (Support::Required, 6 * HOUR, 12 * HOUR));
     assert_eq!(
         (render.max_ttl, render.retention, render.immediate_response.as_deref()),
         (24 * HOUR, 10 * MINUTE, Some("wait"))
     );
-    let ping = tasks.policy("pong");
-    assert_eq!((ping.support, ping.exclusive, ping.deadline), (TaskSupport::Optional, true, HOUR));
+    let ping = tools.of("pong");
+    assert_eq!((ping.support, ping.exclusive, ping.deadline), (Support::Optional, true, HOUR));
     assert_eq!((ping.max_ttl, ping.retention, ping.poll_interval), (2 * HOUR, Duration::ZERO, 5 * SECOND));
     assert_eq!((ping.input_timeout, ping.immediate_response.as_deref()), (MINUTE, None));
-    assert_eq!(tasks.policy("pooong"), &tasks.route);
-    assert_eq!(tasks.route.deadline, HOUR);
+    assert_eq!(tools.of("pooong"), &tools.otherwise);
+    assert_eq!(tools.otherwise.deadline, HOUR);
 }
 
 #[test]
 fn deny_wins_over_allow() {
     let tools = settings(&upstream_with("  tools: {allow: [a_*, b], deny: [\"*_x\"]}")).routes.remove(0).tools;
-    let seen = |name| tools.allows(name);
+    let seen = |name| tools.permits(name);
     assert_eq!(["a_1", "b", "a_x", "c", "", "bb"].map(seen), [true, true, false, false, false, false]);
     let none = settings(&upstream_with("  tools: {allow: []}")).routes.remove(0).tools;
-    assert!(!none.allows("a"));
+    assert!(!none.permits("a"));
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn aliases_stand_for_values() {
     let text = "routes:\n- {name: a, path: /a, upstream: &u {url: http://u}, tasks: &t {deadline: 2h, tools: []}}\n\
                 - {name: b, path: /b, upstream: *u, tasks: *t}\n";
     let routes = settings(text).routes;
-    assert_eq!(routes[1].tasks, routes[0].tasks);
+    assert_eq!(routes[1].tools, routes[0].tools);
     assert_eq!(routes[1].upstream, routes[0].upstream);
 }
 

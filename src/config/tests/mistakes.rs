@@ -268,7 +268,7 @@ fn what_a_later_feature_does_by_default_may_be_said() {
         )
     );
     let said = settings(&text);
-    assert_eq!(said.routes[0].tasks.route, settings(ROUTE).routes[0].tasks.route);
+    assert_eq!(said.routes[0].tools.otherwise, settings(ROUTE).routes[0].tools.otherwise);
     assert_eq!(said.routes[0].upstream, settings(ROUTE).routes[0].upstream);
     settings(&upstream_with("    era: legacy\n"));
     let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";

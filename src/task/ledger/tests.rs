@@ -1,3 +1,5 @@
+//! Changes through the ledger: races, waits, audit lines, and a store that fails.
+
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 

@@ -1,3 +1,5 @@
+//! Every event in every state.
+
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_millis(1000);

@@ -1,3 +1,5 @@
+//! Records go when their time is over, with and without anybody who asks.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,3 +1,5 @@
+//! The queue: order, fairness, bounds, and places that are never lost.
+
 use super::*;
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+//! Rates at, under and over their bounds.
+
 use super::*;
 
 use futures_util::FutureExt;

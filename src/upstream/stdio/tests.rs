@@ -1,3 +1,5 @@
+//! Real child processes: how they start, fail, hang and end.
+
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;

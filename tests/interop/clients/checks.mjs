@@ -18,11 +18,20 @@ export const { values: options } = parseArgs({
     key: { type: 'string' }, // API key; with it tasks/list is expected to work
     'other-key': { type: 'string' }, // a key of another tenant
     native: { type: 'boolean', default: false }, // the server does tasks itself, not taskgate
+    without: { type: 'string' }, // what can't be had here: `ask`, `questions` of any kind, or surely the `last-progress`
+    policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
   },
 })
 
 const catalogue = readFileSync(new URL('../servers/tools.json', import.meta.url), 'utf8')
-export const tools = JSON.parse(catalogue.replaceAll('LABEL', options.label))[options.tools]
+const all = JSON.parse(catalogue.replaceAll('LABEL', options.label))
+export const tools = all[options.tools]
+export const { policy } = all
+const missing = { ask: ['ask'], questions: ['ask', 'sample'] }[options.without] ?? []
+for (const kind of missing) delete tools[kind]
+
+/** Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing. */
+export const sure = (progress) => (options.without === 'last-progress' ? progress.slice(0, tools.progress - 1) : progress)
 
 /** Runs one check under a time limit and prints how it went. */
 export async function check(name, body) {
@@ -50,6 +59,16 @@ export function expectSame(actual, expected, what) {
   const [left, right] = [JSON.stringify(actual), JSON.stringify(expected)]
   const at = Math.max(0, [...left].findIndex((character, index) => character !== right[index]) - 40)
   throw new Error(`${what}: got ${left.slice(at, at + 160)} instead of ${right.slice(at, at + 160)}`)
+}
+
+/** Waits until the server's journal says that this client's slow call has begun; servers without a journal: not at all. */
+export async function begun() {
+  const journal = new URL('/journal', options.direct)
+  while (options.tools === 'plain') {
+    const entries = await (await fetch(journal)).json()
+    if (entries.some(({ event, label }) => event === 'started' && label === options.label)) return
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
 }
 
 /** A result without what a gateway has to add to it: the related task. */

@@ -7,6 +7,7 @@ whether one failed is read from the lines.
 import argparse
 import asyncio
 import json
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,29 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--key", help="API key; with it tasks/list is expected to work")
     parser.add_argument("--other-key", help="a key of another tenant")
     parser.add_argument("--native", action="store_true", help="the server does tasks itself, not taskgate")
+    parser.add_argument("--without", choices=["ask", "questions", "last-progress"],
+                        help="what can't be had here: ask, questions of any kind, or surely the last progress")
+    parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
     return parser.parse_args()
 
 
 options = parse_options()
 _catalogue = (Path(__file__).parent.parent / "servers" / "tools.json").read_text(encoding="utf-8")
-tools: dict[str, Any] = json.loads(_catalogue.replace("LABEL", options.label))[options.tools]
+_all = json.loads(_catalogue.replace("LABEL", options.label))
+tools: dict[str, Any] = _all[options.tools]
+for kind in {"ask": ["ask"], "questions": ["ask", "sample"]}.get(options.without, []):
+    del tools[kind]
+policy: dict[str, Any] = _all["policy"]
+
+
+def sure(progress: list[Any]) -> list[Any]:
+    """Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing."""
+    return progress[: tools["progress"] - 1] if options.without == "last-progress" else progress
+
+
+def expected_support(names: list[str]) -> dict[str, str]:
+    """The taskSupport that the route's rules give to a server's tools."""
+    return {name: policy["support"].get(name, "optional") for name in names if name != policy["denied"]["name"]}
 
 
 async def check(name: str, body: Callable[[], Awaitable[None]]) -> None:
@@ -61,6 +79,19 @@ def expect_same(actual: object, expected: object, what: str) -> None:
     differing = next((i for i, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
     start = max(0, differing - 40)
     raise AssertionError(f"{what}: got {left[start:start + 160]} instead of {right[start:start + 160]}")
+
+
+def _read_journal() -> list[dict[str, str]]:
+    with urllib.request.urlopen(f"{options.direct.removesuffix('/mcp')}/journal", timeout=5) as response:
+        return json.load(response)
+
+
+async def begun() -> None:
+    """Waits until the server's journal says that this client's slow call has begun; servers without a journal: not at all."""
+    while options.tools == "plain":
+        if {"event": "started", "label": options.label} in await asyncio.to_thread(_read_journal):
+            return
+        await asyncio.sleep(0.02)
 
 
 def as_json(model: Any) -> dict[str, Any]:

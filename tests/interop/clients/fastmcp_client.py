@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from checks import (
-    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, check, expect, expect_same, options, related_task, tools,
-    without_related_task,
+    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, begun, check, expect, expect_same, expected_support, options, policy,
+    related_task, tools, without_related_task,
 )
 from fastmcp import Client
 from fastmcp.client.elicitation import ElicitResult
@@ -49,6 +49,11 @@ async def raw_result(client: Client, task: ToolTask) -> types.CallToolResult:
     return types.CallToolResult.model_validate(await client.get_task_result(task.task_id))
 
 
+def as_fetched(result: types.CallToolResult) -> types.CallToolResult:
+    """A result as this client's get_task_result would show it: it leaves out every member that is null."""
+    return types.CallToolResult.model_validate(result.model_dump(exclude_none=True, exclude_unset=True, by_alias=True))
+
+
 async def refused(request: Awaitable[Any], code: int) -> str:
     try:
         reply = await request
@@ -70,7 +75,8 @@ async def same_both_ways(there: Client, direct: Client, call: dict[str, Any], ex
     expect_same(result.data, straight.data, "data")
     expect_same(result.structured_content, straight.structured_content, "structured content")
     raw = without_related_task(await raw_result(there, task))
-    expect_same(raw, without_related_task(await direct.call_tool_mcp(call["name"], call["arguments"])), "result")
+    fetched = as_fetched(await direct.call_tool_mcp(call["name"], call["arguments"]))
+    expect_same(raw, without_related_task(fetched), "result")
 
 
 async def lists_tools(there: Client, direct: Client) -> None:
@@ -83,6 +89,7 @@ async def lists_tools(there: Client, direct: Client) -> None:
 async def cancels(there: Client) -> None:
     task = await start(there, tools["cancel"])
     expect((await there.get_task_status(task.task_id)).status == "working", "not running")
+    await begun()
     await task.cancel()
     expect((await task.wait(state="cancelled", timeout=10)).status == "cancelled", "not cancelled when read again")
     await refused(there.cancel_task(task.task_id), INVALID_PARAMS)
@@ -167,33 +174,76 @@ async def stranger(there: Client) -> None:
             expect(foreign.replace(task.task_id, NOBODY) == missing, f"told apart: {foreign}")
 
 
-async def main() -> None:
-    async with connect(options.url, options.key) as there, connect(options.direct) as direct:
-        await check("list: every tool may run as a task", lambda: lists_tools(there, direct))
-        for call in tools["same"]:
-            name = f"task result equals the direct one: {call['name']}"
-            await check(name, lambda call=call: same_both_ways(there, direct, call))
-        await check("a cancelled task stays cancelled", lambda: cancels(there))
+async def lists_by_policy(there: Client, direct: Client) -> None:
+    shown = {t.name: t.execution and t.execution.taskSupport for t in await there.list_tools()}
+    expect_same(shown, expected_support([t.name for t in await direct.list_tools()]), "taskSupport")
+
+
+async def required_as_task(there: Client, direct: Client) -> None:
+    call = policy["required"]
+    task = await start(there, call)
+    await task.result()
+    straight = await direct.call_tool_mcp(call["name"], call["arguments"])
+    expect_same(without_related_task(await raw_result(there, task)), without_related_task(straight), "result")
+
+
+async def forbidden_plainly(there: Client, direct: Client) -> None:
+    call = policy["forbidden"]
+    straight = await direct.call_tool_mcp(call["name"], call["arguments"])
+    expect_same((await there.call_tool_mcp(call["name"], call["arguments"])).model_dump(), straight.model_dump(), "result")
+
+
+async def denied(there: Client) -> None:
+    call = policy["denied"]
+    await refused(there.call_tool_mcp(call["name"], call["arguments"]), INVALID_PARAMS)
+    await refused(start(there, call), INVALID_PARAMS)
+
+
+async def check_policy(there: Client, direct: Client) -> None:
+    """What the route's rules for its tools mean to a client."""
+    plain, task = policy["refused"]["required"], policy["refused"]["forbidden"]
+    await check("list: tools are shown as the route has them", lambda: lists_by_policy(there, direct))
+    await check("required: runs as a task", lambda: required_as_task(there, direct))
+    await check("required: refused without a task", lambda: refused(
+        there.call_tool_mcp(plain["name"], plain["arguments"]), METHOD_NOT_FOUND))
+    await check("forbidden: runs plainly", lambda: forbidden_plainly(there, direct))
+    await check("forbidden: refused as a task", lambda: refused(start(there, task), METHOD_NOT_FOUND))
+    await check("denied: unknown, with a task and without", lambda: denied(there))
+
+
+async def check_tasks(there: Client, direct: Client) -> None:
+    await check("list: every tool may run as a task", lambda: lists_tools(there, direct))
+    for call in tools["same"]:
+        name = f"task result equals the direct one: {call['name']}"
+        await check(name, lambda call=call: same_both_ways(there, direct, call))
+    await check("a cancelled task stays cancelled", lambda: cancels(there))
+    if "ask" in tools:
         await check("a question is answered inside the task", lambda: same_both_ways(there, direct, tools["ask"], 1))
-        if "ask_twice" in tools:
-            await check("two questions, one after the other",
-                        lambda: same_both_ways(there, direct, tools["ask_twice"], 2))
+    if "ask_twice" in tools:
+        await check("two questions, one after the other",
+                    lambda: same_both_ways(there, direct, tools["ask_twice"], 2))
+    if "sample" in tools:
         await check("a sampling request is answered inside the task",
                     lambda: same_both_ways(there, direct, tools["sample"], 1))
-        await check("isError: the task fails and keeps the result", lambda: fails(there, direct))
-        if "count" in tools:
-            await check("a tool runs once", lambda: counts_once(there))
-        await check("an unknown task is refused", lambda: unknown_task(there))
-        await check("a task outlives the session that made it", lambda: outlives_session(there, direct))
-        if not options.native:
-            await check("status notifications tell of the end", lambda: told_of_the_end(there))
-            if options.key is None:
-                await check("tasks/list is not offered to unknown callers",
-                            lambda: refused(list_request(there), METHOD_NOT_FOUND))
-        if options.key is not None:
-            await check("tasks/list shows the caller every task of its own", lambda: lists_tasks(there))
-        if options.other_key is not None:
-            await check("another tenant sees nothing", lambda: stranger(there))
+    await check("isError: the task fails and keeps the result", lambda: fails(there, direct))
+    if "count" in tools:
+        await check("a tool runs once", lambda: counts_once(there))
+    await check("an unknown task is refused", lambda: unknown_task(there))
+    await check("a task outlives the session that made it", lambda: outlives_session(there, direct))
+    if not options.native:
+        await check("status notifications tell of the end", lambda: told_of_the_end(there))
+        if options.key is None:
+            await check("tasks/list is not offered to unknown callers",
+                        lambda: refused(list_request(there), METHOD_NOT_FOUND))
+    if options.key is not None:
+        await check("tasks/list shows the caller every task of its own", lambda: lists_tasks(there))
+    if options.other_key is not None:
+        await check("another tenant sees nothing", lambda: stranger(there))
+
+
+async def main() -> None:
+    async with connect(options.url, options.key) as there, connect(options.direct) as direct:
+        await (check_policy if options.policy else check_tasks)(there, direct)
 
 
 asyncio.run(main())

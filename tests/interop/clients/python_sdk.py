@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from checks import (
-    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, check, expect, expect_same, options, related_task, tools,
-    without_related_task,
+    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, begun, check, expect, expect_same, expected_support, options, policy,
+    related_task, sure, tools, without_related_task,
 )
 from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamablehttp_client
@@ -131,14 +131,15 @@ async def progresses(there: Connection) -> None:
     task = await there.create(tools["steps"], meta={"progressToken": "my-token"})
     status, _ = await there.poll(task.taskId)
     expect(status.status == "completed", f"ended as {status.status}")
-    expected = [("my-token", float(step + 1)) for step in range(tools["steps"]["arguments"]["steps"])]
-    expect_same(there.progress, expected, "progress")
+    expected = [("my-token", float(step + 1)) for step in range(tools["progress"])]
+    expect_same(sure(there.progress), sure(expected), "progress")
 
 
 async def cancels(there: Connection) -> None:
     tasks = there.session.experimental
     task = await there.create(tools["cancel"])
     expect((await tasks.get_task(task.taskId)).status == "working", "not running")
+    await begun()
     cancelled = await tasks.cancel_task(task.taskId)
     expect(cancelled.status == "cancelled", f"cancel answered {cancelled.status}")
     expect((await tasks.get_task(task.taskId)).status == "cancelled", "not cancelled when read again")
@@ -232,34 +233,77 @@ async def stranger(there: Connection) -> None:
             expect(foreign.replace(task.taskId, NOBODY) == missing, f"told apart: {foreign}")
 
 
-async def main() -> None:
-    async with connect(options.url, options.key) as there, connect(options.direct) as direct:
-        await check("list: every tool may run as a task", lambda: lists_tools(there, direct))
-        for call in tools["same"]:
-            name = f"task result equals the direct one: {call['name']}"
-            await check(name, lambda call=call: same_both_ways(there, direct, call))
-        await check("progress reaches the caller of a task", lambda: progresses(there))
-        await check("a cancelled task stays cancelled", lambda: cancels(there))
+async def lists_by_policy(there: Connection, direct: Connection) -> None:
+    listed = (await there.session.list_tools()).tools
+    names = [tool.name for tool in (await direct.session.list_tools()).tools]
+    expect_same({t.name: t.execution and t.execution.taskSupport for t in listed}, expected_support(names), "taskSupport")
+
+
+async def required_as_task(there: Connection, direct: Connection) -> None:
+    call = policy["required"]
+    task = await there.create(call)
+    straight = await direct.session.call_tool(call["name"], call["arguments"])
+    expect_same(without_related_task(await there.result(task.taskId)), without_related_task(straight), "result")
+
+
+async def forbidden_plainly(there: Connection, direct: Connection) -> None:
+    call = policy["forbidden"]
+    straight = await direct.session.call_tool(call["name"], call["arguments"])
+    expect_same((await there.session.call_tool(call["name"], call["arguments"])).model_dump(), straight.model_dump(), "result")
+
+
+async def denied(there: Connection) -> None:
+    call = policy["denied"]
+    await refused(there.session.call_tool(call["name"], call["arguments"]), INVALID_PARAMS)
+    await refused(there.create(call), INVALID_PARAMS)
+
+
+async def check_policy(there: Connection, direct: Connection) -> None:
+    """What the route's rules for its tools mean to a client."""
+    plain, task = policy["refused"]["required"], policy["refused"]["forbidden"]
+    await check("list: tools are shown as the route has them", lambda: lists_by_policy(there, direct))
+    await check("required: runs as a task", lambda: required_as_task(there, direct))
+    await check("required: refused without a task", lambda: refused(
+        there.session.call_tool(plain["name"], plain["arguments"]), METHOD_NOT_FOUND))
+    await check("forbidden: runs plainly", lambda: forbidden_plainly(there, direct))
+    await check("forbidden: refused as a task", lambda: refused(there.create(task), METHOD_NOT_FOUND))
+    await check("denied: unknown, with a task and without", lambda: denied(there))
+
+
+async def check_tasks(there: Connection, direct: Connection) -> None:
+    await check("list: every tool may run as a task", lambda: lists_tools(there, direct))
+    for call in tools["same"]:
+        name = f"task result equals the direct one: {call['name']}"
+        await check(name, lambda call=call: same_both_ways(there, direct, call))
+    await check("progress reaches the caller of a task", lambda: progresses(there))
+    await check("a cancelled task stays cancelled", lambda: cancels(there))
+    if "ask" in tools:
         await check("a question is answered inside the task", lambda: same_both_ways(there, direct, tools["ask"], 1))
-        if "ask_twice" in tools:
-            await check("two questions, one after the other",
-                        lambda: same_both_ways(there, direct, tools["ask_twice"], 2))
+    if "ask_twice" in tools:
+        await check("two questions, one after the other",
+                    lambda: same_both_ways(there, direct, tools["ask_twice"], 2))
+    if "sample" in tools:
         await check("a sampling request is answered inside the task",
                     lambda: same_both_ways(there, direct, tools["sample"], 1))
-        await check("isError: the task fails and keeps the result", lambda: fails(there, direct))
-        if "count" in tools:
-            await check("a tool runs once", lambda: counts_once(there))
-        await check("an unknown task is refused", lambda: unknown_task(there))
-        await check("a task outlives the session that made it", lambda: outlives_session(there, direct))
-        await check("twenty waiters get the same result", lambda: many_waiters(there, direct))
-        if not options.native:
-            await check("an unknown tool gives what the server gives", lambda: unknown_tool(there, direct))
-            if options.key is None:
-                await check("tasks/list is not offered to unknown callers", lambda: list_not_offered(there))
-        if options.key is not None:
-            await check("tasks/list shows the caller every task of its own", lambda: lists_tasks(there))
-        if options.other_key is not None:
-            await check("another tenant sees nothing", lambda: stranger(there))
+    await check("isError: the task fails and keeps the result", lambda: fails(there, direct))
+    if "count" in tools:
+        await check("a tool runs once", lambda: counts_once(there))
+    await check("an unknown task is refused", lambda: unknown_task(there))
+    await check("a task outlives the session that made it", lambda: outlives_session(there, direct))
+    await check("twenty waiters get the same result", lambda: many_waiters(there, direct))
+    if not options.native:
+        await check("an unknown tool gives what the server gives", lambda: unknown_tool(there, direct))
+        if options.key is None:
+            await check("tasks/list is not offered to unknown callers", lambda: list_not_offered(there))
+    if options.key is not None:
+        await check("tasks/list shows the caller every task of its own", lambda: lists_tasks(there))
+    if options.other_key is not None:
+        await check("another tenant sees nothing", lambda: stranger(there))
+
+
+async def main() -> None:
+    async with connect(options.url, options.key) as there, connect(options.direct) as direct:
+        await (check_policy if options.policy else check_tasks)(there, direct)
 
 
 asyncio.run(main())

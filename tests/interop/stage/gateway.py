@@ -5,8 +5,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stage.places import PROJECT
+from stage.places import PROJECT, TESTS
 from stage.programs import Programs, answers, free_port
 
 KEYS = {"acme": "interop-key-of-acme", "globex": "interop-key-of-globex"}
@@ -35,12 +36,18 @@ class Gateway:
 
 def start_gateway(
     programs: Programs, binary: Path, *, upstream: str | None = None, command: list[str | Path] = (), keys: bool = False,
+    policy: bool = False,
 ) -> Gateway:
     """Starts the gateway in front of a server's URL or of a command that speaks stdio."""
     listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     arguments: list[str | Path]
-    if keys:
-        arguments = ["--config", _write_configuration(programs.log("gateway").with_suffix(".yaml"), listen, admin, upstream)]
+    if keys or policy:
+        path = programs.log("gateway").with_suffix(".yaml")
+        configuration = _configuration(listen, admin, upstream) | (_with_keys() if keys else {})
+        if policy:
+            _add_policy(configuration["routes"][0])
+        path.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
+        arguments = ["--config", path]
     elif upstream:
         arguments = ["--upstream", upstream, "--listen", listen, "--admin", admin]
     else:
@@ -49,17 +56,21 @@ def start_gateway(
     return Gateway(origin=f"http://{listen}", admin=f"http://{admin}")
 
 
-def _write_configuration(path: Path, listen: str, admin: str, upstream: str | None) -> Path:
+def _configuration(listen: str, admin: str, upstream: str | None) -> dict[str, Any]:
+    route = {"name": "interop", "path": "/mcp", "upstream": {"url": upstream}, "tasks": {"poll_interval": "200ms"}}
+    return {"listen": {"address": listen}, "admin": {"address": admin}, "routes": [route]}
+
+
+def _with_keys() -> dict[str, Any]:
     callers = [
         {"sha256": hashlib.sha256(key.encode()).hexdigest(), "tenant": tenant, "subject": f"{tenant}-agent"}
         for tenant, key in KEYS.items()
     ]
-    configuration = {
-        "listen": {"address": listen},
-        "admin": {"address": admin},
-        "auth": {"api_keys": callers},
-        "tenants": {tenant: {"running_tasks": 200} for tenant in KEYS},
-        "routes": [{"name": "interop", "path": "/mcp", "upstream": {"url": upstream}, "tasks": {"poll_interval": "200ms"}}],
-    }
-    path.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
-    return path
+    return {"auth": {"api_keys": callers}, "tenants": {tenant: {"running_tasks": 200} for tenant in KEYS}}
+
+
+def _add_policy(route: dict[str, Any]) -> None:
+    """The rules that the clients expect, from servers/tools.json."""
+    policy = json.loads((TESTS / "servers" / "tools.json").read_text(encoding="utf-8"))["policy"]
+    route["tools"] = {"deny": [policy["denied"]["name"]]}
+    route["tasks"]["tools"] = [{"match": tool, "support": support} for tool, support in policy["support"].items()]

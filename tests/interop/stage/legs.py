@@ -17,6 +17,9 @@ from stage.report import Report
 CLIENT_LIMIT = 300
 JUDGE_LIMIT = 120
 SEEN_LIMIT = 10.0
+REFUSED = "refused"  # the label of calls, in servers/tools.json, that the gateway has to refuse
+OLDER = ["2025-06-18", "2025-03-26", "2024-11-05"]
+WITH_ELICITATION = "2025-06-18"
 CLIENTS = {
     "ts-sdk": [NODE, TESTS / "clients" / "ts_sdk.mjs"],
     "python-sdk": [PYTHON, TESTS / "clients" / "python_sdk.py"],
@@ -32,7 +35,15 @@ class Leg:
     server: str
     stdio: bool = False
     keys: bool = False
+    policy: bool = False
     gateway: bool = True
+    options: tuple[str, ...] = ()  # demo_server's, behind the gateway
+    without: str | None = None  # what the clients can't have then
+
+    @property
+    def direct_options(self) -> tuple[str, ...]:
+        """The clients compare with a server of the same version that has none of the other habits."""
+        return self.options[:2] if "--version" in self.options else ()
 
 
 LEGS = [
@@ -42,6 +53,18 @@ LEGS = [
     Leg("server-everything over stdio", "everything", stdio=True),
     Leg("FastMCP server", "plain"),
     Leg("FastMCP server, callers with keys", "plain", keys=True),
+    Leg("FastMCP server, a route with rules", "plain", policy=True),
+    *(
+        Leg(f"server of {version} over {'stdio' if stdio else 'HTTP'}", "demo", stdio=stdio,
+            options=("--version", version), without=None if version >= WITH_ELICITATION else "ask")
+        for version in OLDER
+        for stdio in (False, True)
+    ),
+    Leg("server that sends batches", "demo", options=("--version", "2025-03-26", "--batches"), without="ask"),
+    Leg("server that asks on the GET stream", "demo", options=("--ask-on-get",)),
+    Leg("server that answers with JSON", "demo", options=("--always-json",), without="last-progress"),
+    Leg("server that primes and numbers its streams", "demo", options=("--priming", "--event-ids")),
+    Leg("server without sessions", "demo", options=("--stateless",), without="questions"),
 ]
 
 
@@ -60,20 +83,26 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
     for record in records.values():
         record.unlink(missing_ok=True)
 
-    direct = _start_server(leg.server, programs)
+    demo = binary.with_name("demo_server") if binary else None
+    if leg.server == "demo" and not (demo and demo.exists()):
+        report.add(leg.name, "the server", "skipped", "no demo_server beside the taskgate binary: build it")
+        return
+    direct = _start_server(leg, demo, programs)
     origin, gateway = direct.removesuffix("/mcp"), None
     if leg.gateway:
         assert binary is not None
-        gateway = _start_gateway(leg, binary, programs, origin, records["server"])
+        gateway = _start_gateway(leg, binary, demo, programs, origin, records["server"])
         origin = gateway.origin
     watched = start_recorder(programs, "clients-recorder", origin, records["clients"])
 
     with ThreadPoolExecutor(len(CLIENTS)) as pool:
         list(pool.map(lambda name: _run_client(leg, name, f"{watched}/mcp", direct, report), CLIENTS))
 
-    if leg.server != "everything":
-        _judge_journal(leg, direct.removesuffix("/mcp"), report)
-    judge(leg.name, records["clients"], records["server"] if leg.gateway else None, report, cancelled=list(CLIENTS))
+    labels = [] if leg.policy else list(CLIENTS)
+    if leg.server in ("plain", "native"):
+        _judge_journal(leg, labels, direct.removesuffix("/mcp"), report)
+    judge(leg.name, records["clients"], records["server"] if leg.gateway else None, report,
+          cancelled=labels, refused=REFUSED if leg.policy else None)
     if gateway:
         _judge_stop(leg, programs, records["server"], report)
 
@@ -85,23 +114,30 @@ def start_recorder(programs: Programs, name: str, origin: str, record: Path) -> 
     return f"http://127.0.0.1:{port}"
 
 
-def _start_server(server: str, programs: Programs) -> str:
+def _start_server(leg: Leg, demo: Path | None, programs: Programs) -> str:
     port = free_port()
     command, environment = {
-        "native": ([NODE, TESTS / "servers" / "native_tasks.mjs", "--port", str(port)], {}),
-        "plain": ([PYTHON, TESTS / "servers" / "plain_tools.py", "--port", str(port)], {}),
-        "everything": ([NODE, EVERYTHING, "streamableHttp"], {"PORT": str(port)}),
-    }[server]
+        "native": lambda: ([NODE, TESTS / "servers" / "native_tasks.mjs", "--port", str(port)], {}),
+        "plain": lambda: ([PYTHON, TESTS / "servers" / "plain_tools.py", "--port", str(port)], {}),
+        "everything": lambda: ([NODE, EVERYTHING, "streamableHttp"], {"PORT": str(port)}),
+        "demo": lambda: ([demo, "--listen", f"127.0.0.1:{port}", *leg.direct_options], {}),
+    }[leg.server]()
     programs.start("server", command, lambda: listens(port), **environment)
     return f"http://127.0.0.1:{port}/mcp"
 
 
-def _start_gateway(leg: Leg, binary: Path, programs: Programs, server: str, record: Path) -> Gateway:
+def _start_gateway(
+    leg: Leg, binary: Path, demo: Path | None, programs: Programs, server: str, record: Path,
+) -> Gateway:
     if leg.stdio:
-        command = [NODE, TESTS / "wire" / "tap.mjs", record, NODE, EVERYTHING, "stdio"]
-        return start_gateway(programs, binary, command=command)
+        child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", *leg.options]
+        return start_gateway(programs, binary, command=[NODE, TESTS / "wire" / "tap.mjs", record, *child])
+    if leg.options != leg.direct_options:
+        port = free_port()
+        programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))
+        server = f"http://127.0.0.1:{port}"
     watched = start_recorder(programs, "server-recorder", server, record)
-    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys)
+    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, policy=leg.policy)
 
 
 def _run_client(leg: Leg, name: str, url: str, direct: str, report: Report) -> None:
@@ -109,6 +145,10 @@ def _run_client(leg: Leg, name: str, url: str, direct: str, report: Report) -> N
     arguments = ["--url", url, "--direct", direct, "--tools", tools, "--label", name]
     if not leg.gateway:
         arguments.append("--native")
+    if leg.policy:
+        arguments.append("--policy")
+    if leg.without:
+        arguments += ["--without", leg.without]
     if leg.keys:
         arguments += ["--key", KEYS["acme"], "--other-key", KEYS["globex"]]
     run_lines(f"{leg.name}, {name}", [*CLIENTS[name], *arguments], CLIENT_LIMIT, report)
@@ -128,17 +168,21 @@ def run_lines(where: str, command: list[str | Path], limit: float, report: Repor
         report.add(where, "runs to its end", "failed", f"exit code {done.returncode}: {done.stderr[-800:].strip()}")
 
 
-def judge(where: str, clients: Path, server: Path | None, report: Report, cancelled: list[str] = ()) -> None:
+def judge(
+    where: str, clients: Path, server: Path | None, report: Report, cancelled: list[str] = (), refused: str | None = None,
+) -> None:
     command = [NODE, TESTS / "wire" / "judge.mjs", "--clients", clients]
     command += ["--server", server] if server else ["--foreign"]
     for label in cancelled if server else []:
         command += ["--cancelled", label]
+    if refused:
+        command += ["--refused", refused]
     run_lines(where, command, JUDGE_LIMIT, report)
 
 
-def _judge_journal(leg: Leg, server: str, report: Report) -> None:
+def _judge_journal(leg: Leg, labels: list[str], server: str, report: Report) -> None:
     """What the server's tools say happened to them: a cancelled call ended there, and a counted one ran once."""
-    for label in CLIENTS:
+    for label in labels:
         events: list[str] = []
         deadline = time.monotonic() + SEEN_LIMIT
         while "cancelled" not in events and time.monotonic() < deadline:

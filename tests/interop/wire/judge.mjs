@@ -1,13 +1,13 @@
 // Judges the recordings of one run: what the gateway sent to its clients, and what it sent to the server behind it.
 //
-//   node judge.mjs --clients LOG [--server LOG] [--cancelled LABEL]... [--foreign]
+//   node judge.mjs --clients LOG [--server LOG] [--cancelled LABEL]... [--refused LABEL] [--foreign]
 //
 // Prints a JSON line for each check, as the clients do. --foreign: the sender towards clients is not taskgate, so
 // what only taskgate promises is not asked of it, and a known fault of the v1 SDK is let pass.
 
 import { parseArgs } from 'node:util'
 import { readConversation } from './conversation.mjs'
-import { sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
+import { refusalFaults, sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
 import { validate } from './validate.mjs'
 
 const SHOWN = 3
@@ -17,6 +17,7 @@ const { values } = parseArgs({
     clients: { type: 'string' },
     server: { type: 'string' },
     cancelled: { type: 'string', multiple: true, default: [] },
+    refused: { type: 'string' },
     foreign: { type: 'boolean', default: false },
   },
 })
@@ -35,7 +36,7 @@ function printValidation(check, conversation, party) {
 }
 
 function sameCalls(clients, server) {
-  const [asked, sent] = [toolCalls(clients), toolCalls(server)]
+  const [asked, sent] = [clients, server].map((side) => toolCalls(side, values.refused))
   return [...new Set([...asked.keys(), ...sent.keys()])]
     .filter((call) => asked.get(call) !== sent.get(call))
     .map((call) => `${call.slice(0, 150)} asked for ${asked.get(call) ?? 0} times, sent ${sent.get(call) ?? 0} times`)
@@ -50,6 +51,7 @@ if (values.server) {
   printValidation('to the server', server, 'client')
   for (const [name, rule] of Object.entries(towardsServers)) print(`to the server: ${name}`, rule(server))
   print('to the server: each tool call was sent once', sameCalls(clients, server))
+  if (values.refused) print('to the server: nothing that had to be refused', refusalFaults(clients, server, values.refused))
   for (const label of values.cancelled) {
     print(`to the server: the cancel of ${label} arrived`, sawCancel(server, label) ? [] : ['no notifications/cancelled for it'])
   }

@@ -3,6 +3,9 @@
 import { isDeepStrictEqual } from 'node:util'
 
 const RELATED = 'io.modelcontextprotocol/related-task'
+const FIRST_WITH_HEADER = '2025-06-18'
+const FIRST_WITH_ELICITATION = '2025-06-18'
+const FIRST_WITH_TASKS = '2025-11-25'
 const TERMINAL = ['completed', 'failed', 'cancelled']
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/
 
@@ -35,6 +38,10 @@ export const towardsClients = {
       // A refusal in HTTP, and a cancelled request, stay without one.
       answers.length > 1 || !(exchange?.response?.status >= 400 || wasCancelled(entries, message, exchange)))
     .map(({ message, answers = [] }) => `${answers.length} answers to ${short(message)}`),
+
+  'the version asked for is agreed on': ({ entries }) => answersTo(entries, 'initialize')
+    .filter(({ message, asked }) => message.result.protocolVersion !== asked.message.params.protocolVersion)
+    .map(({ message }) => short(message)),
 
   'a question is asked once': ({ entries }) => repeated(entries
     .filter((entry) => entry.from === 'server' && entry.kindOf === 'request')
@@ -123,7 +130,7 @@ export const towardsClients = {
   },
 
   'a GET stream carries no answers': ({ exchanges }) => exchanges
-    .filter(({ request }) => request?.method === 'GET' && request.resumes === undefined)
+    .filter(({ request, response }) => request?.method === 'GET' && request.resumes === undefined && response?.status < 400)
     .flatMap(({ messages }) => messages.filter(({ kindOf, from }) => from === 'server' && kindOf === 'answer'))
     .map(({ message }) => short(message)),
 
@@ -159,8 +166,17 @@ export const towardsServers = {
 
   'the negotiated version is sent': ({ exchanges }) => exchanges
     .filter(({ request, messages }) => request?.session !== undefined && messages[0]?.message?.method !== 'initialize')
-    .filter(({ request, session }) => request.version !== negotiated(exchanges, session))
+    .filter(({ request, session }) => {
+      const version = negotiated(exchanges, session)
+      return request.version !== version && !(request.version === undefined && version < FIRST_WITH_HEADER)
+    })
     .map(({ request }) => short(request)),
+
+  'nothing is declared that the version lacks': ({ entries }) => entries
+    .filter(({ from, message }) => from === 'client' && message?.method === 'notifications/initialized')
+    .map(({ session }) => entries.find((entry) => entry.session === session && entry.message?.method === 'initialize'))
+    .filter(({ message, answers = [] }) => isAhead(message.params.capabilities, answers[0]?.message.result?.protocolVersion))
+    .map(({ message }) => short(message)),
 }
 
 /** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
@@ -170,11 +186,23 @@ export function sawCancel({ entries }, label) {
   return call !== undefined && wasCancelled(entries, call.message, call)
 }
 
+const labelledCalls = ({ entries }, label) => entries.filter(({ from, message }) =>
+  from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
+
+/** What is wrong with the calls of this label, each of which the gateway has to refuse and to keep from the server. */
+export function refusalFaults(clients, server, label) {
+  const asked = labelledCalls(clients, label)
+  const accepted = asked.filter(({ answers }) => !answers?.[0].message.error)
+  const faults = [...accepted, ...labelledCalls(server, label)].map(({ message }) => short(message))
+  return asked.length === 0 ? ['nothing was there to be refused'] : faults
+}
+
 /** Tool calls by name and arguments, with how often each was sent: what a gateway must not multiply. */
-export function toolCalls({ entries }) {
+export function toolCalls({ entries }, refused) {
   const calls = new Map()
   for (const { from, message, answers = [] } of entries) {
     if (from !== 'client' || message?.method !== 'tools/call') continue
+    if (refused !== undefined && message.params.arguments?.label === refused) continue
     if (message.params.task !== undefined && answers[0]?.message.error) continue // refused before it could run
     const key = JSON.stringify([message.params.name, message.params.arguments])
     calls.set(key, (calls.get(key) ?? 0) + 1)
@@ -185,6 +213,12 @@ export function toolCalls({ entries }) {
 function wasCancelled(entries, request, { session }) {
   return entries.some((entry) => entry.from === 'client' && entry.session === session
     && entry.message?.method === 'notifications/cancelled' && entry.message.params.requestId === request.id)
+}
+
+/** Whether capabilities name what came after that version, and what a server of it may misread. */
+function isAhead({ elicitation, sampling }, version) {
+  if (version < FIRST_WITH_ELICITATION && elicitation !== undefined) return true
+  return version < FIRST_WITH_TASKS && (elicitation?.url !== undefined || sampling?.tools !== undefined)
 }
 
 function negotiated(exchanges, session) {

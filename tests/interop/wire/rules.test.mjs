@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { connect } from './conversation.mjs'
-import { sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
+import { refusalFaults, sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
 import { SseReader } from './sse_reader.mjs'
 import { validate } from './validate.mjs'
 
@@ -14,7 +14,8 @@ const task = (status, more = {}) => ({
 const result = (of, more = {}) => ({ content: [{ type: 'text', text: 'done' }], _meta: { [RELATED]: { taskId: of } }, ...more })
 
 /** Writes what the recorder would have written about one exchange. */
-function exchange(number, { method = 'POST', status = 200, type = 'application/json', sent, got = [], version = '2025-11-25' }) {
+function exchange(number, { method = 'POST', status = 200, type = 'application/json', sent, got = [], ...more }) {
+  const { version } = { version: '2025-11-25', ...more } // an undefined one stays out
   const accept = 'application/json, text/event-stream'
   const lines = [{ exchange: number, kind: 'request', method, session: 's', version, accept }]
   if (sent) lines.push({ exchange: number, kind: 'message', from: 'client', message: sent })
@@ -31,6 +32,11 @@ const opening = {
   sent: request(0, 'initialize', { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'c', version: '1' } }),
   got: [answer(0, { protocolVersion: '2025-11-25', capabilities: {}, serverInfo: { name: 's', version: '1' } })],
 }
+/** The same request, answered by a server that speaks nothing newer than `version`. */
+const agreedOn = (version, capabilities = {}) => ({
+  sent: request(0, 'initialize', { ...opening.sent.params, capabilities }),
+  got: [answer(0, { ...opening.got[0].result, protocolVersion: version })],
+})
 const initialized = { status: 202, type: '', sent: { jsonrpc: '2.0', method: 'notifications/initialized' } }
 const call = {
   sent: request(1, 'tools/call', { name: 'x', arguments: { label: 'L' }, task: {}, _meta: { progressToken: 'p' } }),
@@ -84,6 +90,7 @@ for (const [name, exchanges] of Object.entries(invalid)) {
 
 const broken = {
   'every request has exactly one answer': [call, { sent: request(2, 'tasks/get', { taskId: 't-1' }) }],
+  'the version asked for is agreed on': [agreedOn('2025-06-18')],
   'a question is asked once': [call, stream(question()), stream(question())],
   'a task starts as working': [{ ...call, got: [answer(1, { task: task('completed') })] }],
   'a task shows all its members': [call, poll(2, without(task('completed'), 'pollInterval'))],
@@ -112,6 +119,7 @@ const impolite = {
     { status: 202, type: '', sent: answer('q-1', { action: 'decline' }) }],
   'posts accept JSON and event streams': undefined,
   'the negotiated version is sent': [{ ...plainCall(4), version: '2025-06-18' }],
+  'nothing is declared that the version lacks': undefined,
 }
 test('every rule towards servers has a test', () => assert.deepEqual(Object.keys(impolite), Object.keys(towardsServers)))
 for (const [name, exchanges] of Object.entries(impolite).filter(([, exchanges]) => exchanges)) {
@@ -120,6 +128,29 @@ for (const [name, exchanges] of Object.entries(impolite).filter(([, exchanges]) 
 test('the rule finds a breach: posts accept JSON and event streams', () => {
   const lines = exchange(1, opening).map((line) => (line.accept ? { ...line, accept: 'application/json' } : line))
   assert.equal(towardsServers['posts accept JSON and event streams'](connect(lines)).length, 1)
+})
+
+const declared = (version, capabilities) => breaches([agreedOn(version, capabilities), { ...initialized, version }], towardsServers)
+test('the rule finds a breach: nothing is declared that the version lacks', () => {
+  const name = 'nothing is declared that the version lacks'
+  assert.deepEqual(declared('2025-06-18', { elicitation: {}, sampling: {} }), [])
+  assert.deepEqual(declared('2025-11-25', { elicitation: { url: {} }, sampling: { tools: {} } }), [])
+  assert.deepEqual(declared('2025-03-26', { elicitation: {} }), [name])
+  assert.deepEqual(declared('2025-06-18', { elicitation: { url: {} } }), [name])
+  assert.deepEqual(declared('2024-11-05', { sampling: { tools: {} } }), [name])
+})
+test('a version before the header came may be sent or not, another one may not', () => {
+  const sent = (version) => breaches([agreedOn('2025-03-26'), { ...plainCall(4), version }], towardsServers)
+  assert.deepEqual([undefined, '2025-03-26', '2025-11-25'].map(sent), [[], [], ['the negotiated version is sent']])
+})
+
+test('what had to be refused is found where it was accepted, and where it arrived', () => {
+  const refusedCall = { ...plainCall(4), got: [{ jsonrpc: '2.0', id: 4, error: { code: -32601, message: 'no' } }] }
+  const found = (clients, server) => refusalFaults(converse(clients), converse(server), 'L').length
+  assert.equal(found([opening, refusedCall], [opening]), 0)
+  assert.equal(found([opening, refusedCall], [opening, plainCall(4)]), 1)
+  assert.equal(found([opening, plainCall(4)], [opening]), 1)
+  assert.equal(found([opening], [opening]), 1)
 })
 
 test('a cancel is seen only where it was sent for that call', () => {

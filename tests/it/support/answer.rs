@@ -73,6 +73,11 @@ impl Answer {
         self.header("content-type") == Some("text/event-stream")
     }
 
+    /// The body itself.
+    pub(crate) fn into_body(self) -> Incoming {
+        self.body
+    }
+
     /// The body's bytes to its end, as they came.
     pub(crate) async fn bytes(self) -> Bytes {
         within(self.body.collect()).await.unwrap().to_bytes()

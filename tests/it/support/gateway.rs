@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use taskgate::app::App;
+use taskgate::app::{App, Timing};
 use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
 use taskgate::tenant::auth::sha256;
 
-use super::{Client, Exposition, Opening, within};
+use super::{Client, Exposition, Opening, json, within};
 
 /// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
 pub(crate) struct Setup {
@@ -23,6 +23,8 @@ pub(crate) struct Setup {
     callers: Vec<(String, String)>,
     tenants: String,
     has_second_route: bool,
+    command: Option<String>,
+    timing: Timing,
 }
 
 /// The API key of a caller.
@@ -90,6 +92,22 @@ impl Setup {
         Self { has_second_route: true, ..self }
     }
 
+    /// Puts a server behind it that it starts itself: the fixture's program over stdio, with these arguments.
+    pub(crate) fn stdio(self, arguments: &[&str]) -> Self {
+        let program = [env!("CARGO_BIN_EXE_demo_server"), "--stdio"];
+        self.command(&[&program, arguments].concat())
+    }
+
+    /// Puts a server behind it that it starts with this command.
+    pub(crate) fn command(self, argv: &[&str]) -> Self {
+        Self { command: Some(json!(argv).to_string()), ..self }
+    }
+
+    /// Changes times that no configuration changes.
+    pub(crate) fn timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
+    }
+
     fn to_yaml(&self, url: &str) -> String {
         let Self { listen, admin, top, upstream, tools, tasks, tenants, .. } = self;
         let mut yaml = format!(
@@ -103,11 +121,15 @@ impl Setup {
             let hash: String = sha256(key_of(subject).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
             yaml.push_str(&format!("    - {{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}\n"));
         }
+        let target = match &self.command {
+            Some(argv) => format!("command: {argv}"),
+            None => format!("url: \"{url}\""),
+        };
         yaml.push_str("routes:\n");
         let second = self.has_second_route.then_some(("second", "/second"));
         for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
             yaml.push_str(&format!(
-                "  - name: {name}\n    path: {path}\n    upstream: {{url: \"{url}\"{upstream}}}\n    \
+                "  - name: {name}\n    path: {path}\n    upstream: {{{target}{upstream}}}\n    \
                  tools: {{{tools}}}\n    tasks: {{{tasks}}}\n"
             ));
         }
@@ -120,7 +142,7 @@ impl Setup {
         let yaml = self.to_yaml(self.in_front_of.as_deref().unwrap_or(&upstream.url()));
         let settings = config::parse(&yaml, "test.yaml", Path::new(""), &|_| None);
         let settings = settings.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
-        let app = App::start(&settings).await.unwrap();
+        let app = App::start_with(&settings, self.timing).await.unwrap();
         let (address, admin) = (app.address, app.admin_address);
         Gateway { app: Some(app), upstream, address, admin }
     }
@@ -150,6 +172,8 @@ impl Gateway {
             callers: Vec::new(),
             tenants: String::new(),
             has_second_route: false,
+            command: None,
+            timing: Timing::default(),
         }
     }
 
@@ -160,7 +184,7 @@ impl Gateway {
 
     /// A client that is yet to open its session.
     pub(crate) fn client(&self) -> Opening {
-        Opening::new(format!("http://{}", self.address))
+        Opening::at(self.address)
     }
 
     /// A client of the newest version that can answer everything.

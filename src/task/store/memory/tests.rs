@@ -1,3 +1,5 @@
+//! The memory store under the contract, against a simple model, and under many threads.
+
 use std::time::Duration;
 
 use proptest::prelude::*;

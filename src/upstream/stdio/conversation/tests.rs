@@ -1,3 +1,5 @@
+//! One child's conversation, with the test in the place of the child.
+
 use std::sync::Arc;
 
 use futures_util::FutureExt;

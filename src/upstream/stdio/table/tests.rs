@@ -1,3 +1,5 @@
+//! Whose each message of a child is.
+
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,14 +4,23 @@ use std::fmt;
 
 /// A pattern. Matching takes at most its length times the name's, and no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(String);
+pub struct Pattern(String);
 
-impl Glob {
+impl Pattern {
     /// Longer than any tool name that clients take (2025-11-25 tools, "Tool Names": 128 characters).
     const LONGEST: usize = 256;
 
+    /// The pattern that every name matches.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self("*".to_owned())
+    }
+
     /// A pattern from its text.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "" => Err("a pattern must not be empty; `*` matches every tool".to_owned()),
             _ if text.len() > Self::LONGEST => Err(format!("a pattern has at most {} bytes", Self::LONGEST)),
@@ -21,16 +30,19 @@ impl Glob {
     }
 
     /// The pattern as it is written.
+    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether every name matches.
-    pub(super) fn is_everything(&self) -> bool {
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
         self.0.bytes().all(|byte| byte == b'*')
     }
 
     /// Whether a name matches.
+    #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
         // After the last star: what follows it, and the name where that was tried last.
@@ -58,7 +70,7 @@ impl Glob {
     }
 }
 
-impl fmt::Display for Glob {
+impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -71,7 +83,7 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, name: &str) -> bool {
-        Glob::parse(pattern).unwrap().matches(name)
+        Pattern::parse(pattern).unwrap().matches(name)
     }
 
     #[test]
