@@ -8,6 +8,7 @@ mod object;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -23,7 +24,7 @@ pub const MAX_ID_BYTES: usize = 1024;
 ///
 /// Comparing the text is enough: a peer that answers or cancels repeats the id as it was given.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(Box<str>);
+pub struct Id(Arc<str>);
 
 impl Id {
     /// An integer id of the gateway's own.

@@ -94,12 +94,12 @@ impl Endpoints {
     /// # Errors
     /// Never: every failure is an answer.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
-        let (parts, body) = request.into_parts();
-        let route = self.routes.get(parts.uri.path()).cloned();
-        let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
+        let (mut parts, body) = request.into_parts();
+        let route = self.routes.get(parts.uri.path());
+        let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
+        let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -107,7 +107,7 @@ impl Endpoints {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    let route = route.as_ref().map_or("", |route| &route.name);
+                    let route = route.map_or("", |route| &route.name);
                     audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
@@ -120,9 +120,9 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        parts: Parts,
+        parts: &mut Parts,
         body: Incoming,
-        route: Option<Arc<Route>>,
+        route: Option<&Arc<Route>>,
         asked: &mut Asked,
         caller: &mut Option<Arc<Principal>>,
     ) -> Result<(Answer, Accept), Refusal> {
@@ -140,9 +140,9 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let call = call_of(parts, route, principal, body)?;
+                let mut call = call_of(parts, route, principal, body)?;
                 let accept = call.accept;
-                Ok((self.gateway.post(call, asked).await?, accept))
+                Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
@@ -207,19 +207,19 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(parts: &mut Parts, route: &Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
     }
     Ok(Call {
-        route,
+        route: Arc::clone(route),
         principal,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version: headers::version(&parts.headers)?,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
-        headers: headers::for_upstream(parts.headers),
+        headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
         body,
     })
 }

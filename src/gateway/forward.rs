@@ -10,6 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
+use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
 use crate::tenant::fair;
@@ -19,8 +20,8 @@ use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Plan, Relay, Rewrite, Sending, Waited};
-use super::session::{CancelFlag, Session};
-use super::{Gateway, POST_LIMIT, Request, Route};
+use super::session::{CancelFlag, OpenStream, Session};
+use super::{Gateway, POST_LIMIT, Request};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
@@ -36,16 +37,18 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
 }
 
-/// A call's entry in its session.
-struct Registration {
-    session: Arc<Session>,
-    flag: Arc<CancelFlag>,
-    _call: TaskTrackerToken,
+/// A call's entry in its session, or that of a stream which is taken up again.
+#[expect(dead_code, reason = "a stream ends when it is dropped")]
+pub(super) enum Registration {
+    Call(Arc<Session>, Arc<CancelFlag>, TaskTrackerToken),
+    Stream(OpenStream, Counted),
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.session.live().plain.retain(|(_, flag)| !Arc::ptr_eq(flag, &self.flag));
+        if let Self::Call(session, own, _) = self {
+            session.live().plain.retain(|(_, flag)| !Arc::ptr_eq(flag, own));
+        }
     }
 }
 
@@ -53,21 +56,12 @@ impl Gateway {
     /// Passes a request on.
     pub(super) async fn forward(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: Arc<Session>,
-        request: Request<'_>,
-    ) -> Result<Answer, Kind> {
-        self.forward_in(call, session, request, Manner::default()).await
-    }
-
-    pub(super) async fn forward_in(
-        self: &Arc<Self>,
-        call: Call,
-        session: Arc<Session>,
-        request: Request<'_>,
+        request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
-        let plan = self.plan(&call, &session, &request.id, &manner);
+        let plan = self.plan(call, &session, &request.id, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let needs = Needs {
@@ -77,7 +71,7 @@ impl Gateway {
             whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
             no_events: !accept.events,
         };
-        let sending = self.sending(call, session, &request, manner.exclusive, needs);
+        let sending = self.sending(call, session, request, manner.exclusive, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
@@ -86,9 +80,7 @@ impl Gateway {
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
                 Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => {
-                    if let Some(on_deadline) = plan.on_deadline.take() {
-                        on_deadline();
-                    }
+                    plan.time_out();
                     Err(Fault::Deadline { started: true }.into())
                 }
                 Waited::Late(sending, plan) if accept.events => {
@@ -107,8 +99,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let flag = Arc::new(CancelFlag::default());
         session.live().plain.push((id.clone(), Arc::clone(&flag)));
-        let registration =
-            Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
+        let registration = Registration::Call(Arc::clone(session), Arc::clone(&flag), self.calls.token());
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
@@ -120,30 +111,17 @@ impl Gateway {
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,
-            jobs: self.jobs.clone(),
-            registration: Box::new(registration),
+            gateway: Arc::clone(self),
+            registration,
             places: None,
-            on_deadline: Some(self.cancel_later(&call.route, session, id)),
+            cancels: Some((Arc::clone(&call.route), Arc::clone(session))),
         }
-    }
-
-    /// Tells the upstream that a call's time is up.
-    fn cancel_later(self: &Arc<Self>, route: &Arc<Route>, session: &Arc<Session>, id: &Id) -> Box<dyn FnOnce() + Send> {
-        let (gateway, route, session) = (Arc::clone(self), Arc::clone(route), Arc::clone(session));
-        let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", id.as_json());
-        Box::new(move || {
-            let jobs = gateway.jobs.clone();
-            jobs.spawn("cancel", async move {
-                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-                gateway.post_upstream(&route, &session, body).await;
-            });
-        })
     }
 
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
     fn sending(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: Arc<Session>,
         request: &Request<'_>,
         exclusive: bool,
@@ -151,8 +129,8 @@ impl Gateway {
     ) -> Sending {
         let body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
         let kind = MessageKind::Request { id: request.id.clone(), progress_token: request.params.progress_token() };
-        let message = Outgoing { kind, body, headers: call.headers };
-        let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
+        let message = Outgoing { kind, body, headers: std::mem::take(&mut call.headers) };
+        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
             let gate = route.gate(&session, exclusive).await;
@@ -166,19 +144,19 @@ impl Gateway {
                 gateway.end_session(&route, &session);
             }
             let begun = needs.begin(sent?).await?;
-            Ok((begun, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
+            Ok((begun, (permit, gate, in_flight)))
         })
     }
 
     /// Passes a notification or response on.
     pub(super) async fn forward_one_way(
         &self,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
         let body = without_related(body);
-        let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
+        let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
         let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);

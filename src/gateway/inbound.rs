@@ -19,7 +19,7 @@ impl Gateway {
     /// Takes a notification.
     pub(super) async fn notification(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         method: Method,
         params: Option<&RawValue>,
@@ -46,7 +46,7 @@ impl Gateway {
     /// Takes an answer: to a question of a task's, or else to one that the upstream put on this session itself.
     pub(super) async fn answer(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         id: Option<Id>,
         outcome: Outcome<'_>,

@@ -18,15 +18,18 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
-use crate::jobs::Jobs;
 use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::metrics::Counted;
 use crate::sse::{self, Event, Framer};
+use crate::tenant::fair::Permit;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
 use super::call::Answer;
+use super::forward::Registration;
 use super::rejection::{Chain, Fault, Kind};
-use super::session::CancelFlag;
+use super::session::{CancelFlag, Session};
+use super::{Gate, Gateway, Route};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
@@ -45,7 +48,7 @@ const QUIET_POLLS: u8 = 2;
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
-pub(super) type Places = Box<dyn Send>;
+pub(super) type Places = (Permit, Gate, Counted);
 /// Changes the `result` of the answer.
 pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -80,14 +83,14 @@ pub(super) struct Plan {
     /// Is set when the client cancels the request.
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
-    pub jobs: Jobs,
+    pub gateway: Arc<Gateway>,
     /// The call's registration in its session, until it is over.
     #[expect(dead_code, reason = "ends when it is dropped")]
-    pub registration: Box<dyn Send>,
+    pub registration: Registration,
     /// Its places, once it has them.
     pub places: Option<Places>,
-    /// Called when the deadline passes.
-    pub on_deadline: Option<Box<dyn FnOnce() + Send>>,
+    /// Where a cancel goes when the deadline passes.
+    pub cancels: Option<(Arc<Route>, Arc<Session>)>,
 }
 
 impl Plan {
@@ -96,6 +99,17 @@ impl Plan {
     pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
         let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
         rewritten.unwrap_or(message)
+    }
+
+    /// The call's time is up: tells the upstream, once.
+    pub(super) fn time_out(&mut self) {
+        let Some((route, session)) = self.cancels.take() else { return };
+        let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.id.as_json());
+        let gateway = Arc::clone(&self.gateway);
+        self.gateway.jobs.spawn("cancel", async move {
+            let body = jsonrpc::notification("notifications/cancelled", Some(&params));
+            gateway.post_upstream(&route, &session, body).await;
+        });
     }
 }
 
@@ -362,8 +376,8 @@ impl Relay {
     }
 
     fn time_out(&mut self) {
-        if let Some(on_deadline) = self.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
-            on_deadline();
+        if let Some(plan) = &mut self.plan {
+            plan.time_out();
         }
     }
 
@@ -483,12 +497,12 @@ impl Drop for Relay {
         if matches!(source, Source::Ended) || self.resumable {
             return;
         }
-        let jobs = plan.jobs.clone();
-        jobs.spawn("drain", drain(source, plan));
+        let gateway = Arc::clone(&plan.gateway);
+        gateway.jobs.spawn("drain", drain(source, plan));
     }
 }
 
-async fn drain(source: Source, plan: Plan) {
+async fn drain(source: Source, mut plan: Plan) {
     let reading = async {
         let mut kept = None;
         let begun = match source {
@@ -515,12 +529,8 @@ async fn drain(source: Source, plan: Plan) {
     tokio::select! {
         () = reading => {}
         () = cancelled => {}
-        () = plan.jobs.stopping().cancelled() => {}
-        () = tokio::time::sleep_until(plan.deadline) => {
-            if let Some(on_deadline) = plan.on_deadline {
-                on_deadline();
-            }
-        }
+        () = plan.gateway.jobs.stopping().cancelled() => {}
+        () = tokio::time::sleep_until(plan.deadline) => plan.time_out(),
     }
 }
 
