@@ -134,7 +134,7 @@ mod tests {
             threads.spawn(&jobs, "counted", async move {
                 let before = number();
                 tokio::task::yield_now().await;
-                drop(seen.send((before, number())).await);
+                seen.send((before, number())).await.unwrap();
                 std::future::pending::<()>().await;
             });
         }
