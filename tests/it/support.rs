@@ -1,9 +1,11 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
+mod binary;
 mod client;
 mod gateway;
 mod metrics;
+pub(crate) mod processes;
 mod raw;
 pub(crate) mod raw_upstream;
 
@@ -11,6 +13,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use answer::Answer;
+pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
