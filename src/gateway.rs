@@ -411,6 +411,7 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
     };
     let route = metrics.route(&task.owner.route);
     match (from, to) {
+        (None, Some(_)) if task.state == State::Queued => route.task_created(TaskStatus::Queued),
         (None, Some(to)) => route.task_created(label(to)),
         _ => route.task_moved(from.map(label), to.map(label)),
     }

@@ -15,6 +15,7 @@ use http::HeaderMap;
 use tokio::sync::mpsc;
 
 use crate::jsonrpc::{self, Id};
+use crate::metrics::Queued;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::store::Watch;
 use crate::task::{ApplyError, Event, Finish, State, Task};
@@ -47,6 +48,8 @@ pub(super) struct HeldCall {
     pub(super) headers: HeaderMap,
     pub(super) exclusive: bool,
     pub(super) input_timeout: Duration,
+    /// Until it has the tenant's place.
+    pub(super) queued: Option<Queued>,
 }
 
 /// How a call came to its end.
@@ -114,7 +117,9 @@ impl HeldCall {
 
     /// Waits for the places, sends the call and reads to the end.
     async fn conduct(&mut self, mut watch: Watch) -> End {
-        if !self.has_started(&mut watch).await {
+        let has_started = self.has_started(&mut watch).await;
+        self.queued = None;
+        if !has_started {
             return End::Over;
         }
         let places = tokio::select! {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::{self, Id, Object, string_value};
 use crate::mcp::RELATED_TASK;
 use crate::task::dialect::core;
-use crate::task::{NewTask, Task};
+use crate::task::{NewTask, State, Task};
 
 use super::call::{Answer, Call};
 use super::forward::Manner;
@@ -110,6 +110,7 @@ impl Gateway {
         };
         let wants_progress = new.progress_token.is_some();
         let task = self.ledger.create(new, limits).await?;
+        let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
         let id = self.mint();
         let held = HeldCall {
             gateway: Arc::clone(self),
@@ -122,11 +123,12 @@ impl Gateway {
             exclusive: policy.exclusive,
             input_timeout: policy.input_timeout,
             task: Arc::clone(&task),
+            queued,
         };
         held.register();
         self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
-        let created = Task { state: crate::task::State::Queued, status_message: None, ..Task::clone(&task) };
+        let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }

@@ -171,6 +171,12 @@ impl RouteMetrics {
         }
     }
 
+    /// Counts a task that was created as `queued` there while the guard lives, and as `working` from then on.
+    #[must_use]
+    pub fn task_queued(self: &Arc<Self>) -> Queued {
+        Queued(Arc::clone(self))
+    }
+
     /// Records a task's whole life.
     pub fn task_took(&self, life: Duration) {
         self.task_seconds.observe(life.as_secs_f64());
@@ -219,6 +225,16 @@ impl RouteMetrics {
         increment(self.requests.at(index, labels));
         let labels = || Labels::new([("route", &*self.name), ("method", asked.as_str())]);
         observe(self.request_seconds.at(asked.index(), labels), request.started.elapsed());
+    }
+}
+
+/// A task without a place.
+#[derive(Debug)]
+pub struct Queued(Arc<RouteMetrics>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.task_moved(Some(TaskStatus::Queued), Some(TaskStatus::Working));
     }
 }
 

@@ -8,18 +8,26 @@
     clippy::indexing_slicing,
     reason = "a test fails by a panic that says where"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "a call reads best with its JSON in place")]
 
 mod support;
 
+mod audit;
 mod bad_messages;
 mod bulk;
+mod callers;
 mod faithful;
 mod faults;
 mod killing;
 mod load;
+mod limits;
+mod operators;
 mod patience;
+mod progress;
 mod questions;
+mod restart;
 mod routing;
+mod servers;
 mod sessions;
 mod stdio;
 mod stopping;

@@ -441,3 +441,42 @@ async fn plain_calls_ask_as_the_server_asks() {
         assert_eq!(text_of(&call.response().await), "Hello, Ann", "{version}");
     }
 }
+
+#[tokio::test]
+async fn a_stream_that_is_taken_up_again_asks_again() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let id = client.start("ask", json!({})).await;
+    let body = json!({"jsonrpc": "2.0", "id": "the-wait", "method": "tasks/result", "params": {"taskId": id}});
+    let mut waiting = client.post(body.to_string()).await;
+    let begun = waiting.next().await.unwrap().unwrap().id.unwrap();
+    let asked = waiting.until_method(ELICIT).await;
+    drop(waiting);
+    // Given a client that lost its stream and comes back for it, then the question is put once more, under a new id,
+    let mut again = client.get(Some(&begun)).await;
+    let question = again.until_method(ELICIT).await;
+    assert_ne!(question["id"], asked["id"]);
+    client.accept(&question, name("Ann")).await;
+    // and the answer is that of the request which it made.
+    let response = again.response().await;
+    assert_eq!((text_of(&response), &response["id"]), ("Hello, Ann", &json!("the-wait")));
+    // The id under which it was asked first means nothing any more.
+    assert_eq!(client.try_answer(&asked["id"], json!({"action": "decline"})).await.status, StatusCode::ACCEPTED);
+    assert_eq!(gateway.upstream.stats().answers, 1);
+}
+
+#[tokio::test]
+async fn a_void_id_answers_nothing() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let id = client.start("ask", json!({})).await;
+    let mut waiting = client.wait_for(&id).await;
+    let asked = waiting.until_method(ELICIT).await;
+    drop(waiting);
+    let mut again = client.wait_for(&id).await;
+    let question = again.until_method(ELICIT).await;
+    let late = client.try_answer(&asked["id"], json!({"action": "accept", "content": {"name": "Eve"}})).await;
+    assert_eq!(late.status, StatusCode::ACCEPTED);
+    client.accept(&question, name("Ann")).await;
+    assert_eq!(text_of(&again.response().await), "Hello, Ann");
+}

@@ -17,7 +17,7 @@ pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
-pub(crate) use raw::Connection;
+pub(crate) use raw::{Connection, RawAnswer};
 pub(crate) use raw_upstream::RawUpstream;
 pub(crate) use serde_json::{Value, json};
 

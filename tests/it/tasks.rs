@@ -326,7 +326,7 @@ async fn an_expired_task_never_was() {
 
 #[tokio::test]
 async fn a_call_that_takes_too_long_is_stopped_and_says_so() {
-    let keys = "deadline: 100ms, retention: 1h";
+    let keys = "deadline: 500ms, retention: 1h";
     let gateway = Gateway::setup().tasks(keys).start().await;
     let client = gateway.open().await;
     let id = client.start("hold", json!({})).await;

@@ -407,3 +407,54 @@ async fn what_is_only_this_hops_stays_here() {
     assert_ne!(stats.header("mcp-session-id"), client.session.as_deref());
     assert!(stats.header("host").is_some_and(|host| host == gateway.upstream.addr().to_string()));
 }
+
+#[tokio::test]
+async fn http_2_is_spoken_as_well() {
+    let gateway = Gateway::start().await;
+    let client = gateway.client().http2().open().await;
+    let mut stream = client.listen().await;
+    // Given many calls on one connection, then none waits for another,
+    let held = client.start("hold", json!({})).await;
+    let waiting = client.wait_for(&held).await;
+    let calls = (0..100).map(|number| client.call("echo", json!({"text": number.to_string()})));
+    for (number, response) in futures_util::future::join_all(calls).await.iter().enumerate() {
+        assert_eq!(text_of(response), number.to_string());
+    }
+    let id = client.start("ask", json!({})).await;
+    let question = stream.until_method("elicitation/create").await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+    gateway.started("hold", 1).await;
+    gateway.upstream.release();
+    assert_eq!(text_of(&waiting.response().await), "held to the end");
+    // and the checks are the same.
+    assert_eq!(client.post_with(&[("origin", "http://evil.example")], PING).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(client.post_with(&[("host", "evil.example")], PING).await.status, StatusCode::FORBIDDEN);
+    refused(client.post_with(&[("content-type", "text/plain")], PING).await, StatusCode::UNSUPPORTED_MEDIA_TYPE).await;
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    assert!(stream.messages().await.iter().all(|message| message["method"] == "notifications/tasks/status"));
+}
+
+#[tokio::test]
+async fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let whole = post(&client, "expect: 100-continue\r\n", PING);
+    let (head, body) = whole.split_at(whole.len() - PING.len());
+    let mut connection = Connection::open(gateway.address).await;
+    connection.send(head).await;
+    assert_eq!(connection.answer().await.status, 100);
+    connection.send(body).await;
+    assert_eq!(connection.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn requests_may_follow_each_other_on_one_connection() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let mut connection = Connection::open(gateway.address).await;
+    connection.send([post(&client, "", PING), post(&client, "", "no json"), post(&client, "", PING)].concat()).await;
+    for status in [200, 400, 200] {
+        assert_eq!(connection.answer().await.status, status);
+    }
+}

@@ -25,7 +25,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    pub(super) fn new(base: String) -> Self {
+    fn new(base: String) -> Self {
         let http = legacy::Client::builder(TokioExecutor::new()).build_http();
         let client = Client {
             http,
@@ -39,6 +39,17 @@ impl Opening {
         };
         let capabilities = json!({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}});
         Self { client, capabilities, version: NEWEST.to_owned() }
+    }
+
+    /// At the gateway of that address.
+    pub(crate) fn at(address: std::net::SocketAddr) -> Self {
+        Self::new(format!("http://{address}"))
+    }
+
+    /// Over HTTP/2, without TLS.
+    pub(crate) fn http2(mut self) -> Self {
+        self.client.http = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        self
     }
 
     /// At that version.

@@ -184,7 +184,7 @@ impl Gateway {
 
     /// A client that is yet to open its session.
     pub(crate) fn client(&self) -> Opening {
-        Opening::new(format!("http://{}", self.address))
+        Opening::at(self.address)
     }
 
     /// A client of the newest version that can answer everything.

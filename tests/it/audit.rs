@@ -1,0 +1,131 @@
+//! The audit log: who did what to which task, and never what they said.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::StatusCode;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::support::{Gateway, Value, json};
+
+/// Everything that is logged on this thread, on which the whole test runs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let layer = fmt::layer().json().with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(EnvFilter::new("trace")).with(layer);
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap()
+    }
+
+    /// The fields of the audit lines.
+    fn audit(&self) -> Vec<Value> {
+        let text = self.text();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["target"] == "audit").map(|mut line| line["fields"].take()).collect()
+    }
+}
+
+#[tokio::test]
+async fn each_change_of_a_task_and_its_first_read_is_one_line() {
+    let (log, _guard) = Log::start();
+    let gateway = Gateway::setup().callers(&["acme/ann"]).start().await;
+    let client = gateway.open_as("ann").await;
+    let mut stream = client.listen().await;
+    let id = client.start("ask", json!({"message": "s3cret-question"})).await;
+    let question = stream.until_method("elicitation/create").await;
+    client.accept(&question, json!({"name": "s3cret-answer"})).await;
+    for _ in 0..3 {
+        client.outcome(&id).await;
+    }
+    let cancelled = client.start("hold", json!({"x": "s3cret-argument"})).await;
+    client.cancel(&cancelled).await;
+    let failed = client.start("fail", json!({"text": "s3cret-failure"})).await;
+    client.until(&failed, "failed").await;
+    let lines = log.audit();
+    let of = |id: &str| -> Vec<Value> { lines.iter().filter(|line| line["task"] == id).cloned().collect() };
+    let steps = |id: &str| -> Vec<(String, String)> {
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        of(id)
+            .iter()
+            .filter(|line| line.get("from").is_some())
+            .map(|line| (word(&line["from"]), word(&line["to"])))
+            .collect()
+    };
+    let pairs = |steps: &[(&str, &str)]| -> Vec<(String, String)> {
+        steps.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect()
+    };
+    assert_eq!(
+        steps(&id),
+        pairs(&[
+            ("none", "working"),
+            ("working", "input_required"),
+            ("input_required", "working"),
+            ("working", "completed")
+        ])
+    );
+    assert_eq!(steps(&cancelled), pairs(&[("none", "working"), ("working", "cancelled")]));
+    assert_eq!(steps(&failed), pairs(&[("none", "working"), ("working", "failed")]));
+    for line in of(&id) {
+        assert_eq!((&line["tenant"], &line["subject"]), (&json!("acme"), &json!("ann")), "{line}");
+        assert_eq!((&line["route"], &line["tool"]), (&json!("main"), &json!("ask")), "{line}");
+    }
+    assert_eq!(of(&id).iter().filter(|line| line["event"] == "result_read").count(), 1, "{lines:?}");
+    // In no line at all, whatever its level, is what anybody said, or how they showed who they are.
+    let text = log.text();
+    assert!(text.lines().count() > 20);
+    for secret in ["s3cret", "key-of-ann", client.session.as_deref().unwrap()] {
+        let leaks: Vec<&str> = text.lines().filter(|line| line.contains(secret)).collect();
+        assert_eq!(leaks, Vec::<&str>::new(), "{secret}");
+    }
+}
+
+#[tokio::test]
+async fn each_refused_access_is_one_line() {
+    let (log, _guard) = Log::start();
+    let gateway = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).tools("deny: [hold]").start().await;
+    let ann = gateway.open_as("ann").await;
+    let id = ann.start("exact", json!({})).await;
+    let mut eve = gateway.open_as("eve").await;
+    let before = log.audit().len();
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        eve.error(method, json!({"taskId": id})).await;
+    }
+    eve.error("tools/call", json!({"name": "hold"})).await;
+    eve.session.clone_from(&ann.session);
+    assert_eq!(eve.delete().await, StatusCode::NOT_FOUND);
+    let body = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
+    assert_eq!(ann.post_with(&[("authorization", "Bearer s3cret")], body).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(ann.post_with(&[("origin", "http://s3cret.example")], body).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(ann.post_with(&[("host", "s3cret.example")], body).await.status, StatusCode::FORBIDDEN);
+    let lines: Vec<Value> = log.audit().into_iter().skip(before).filter(|line| line.get("from").is_none()).collect();
+    let reasons: Vec<&str> = lines.iter().map(|line| line["reason"].as_str().unwrap_or_default()).collect();
+    assert_eq!(reasons, ["task", "task", "task", "tool", "session", "credentials", "origin", "host"], "{lines:?}");
+    for line in &lines[..5] {
+        assert_eq!(
+            (&line["tenant"], &line["subject"], &line["route"]),
+            (&json!("umbrella"), &json!("eve"), &json!("main"))
+        );
+    }
+    assert!(!log.text().contains("s3cret"));
+}
