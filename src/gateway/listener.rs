@@ -176,5 +176,5 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
 fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
     let streams = session.live().streams.clone();
     let event = sse::write_event(event_id, message);
-    streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok())
+    streams.iter().rev().any(|stream| stream.offer(&event))
 }

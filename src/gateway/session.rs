@@ -27,6 +27,9 @@ use crate::upstream::SessionKey;
 
 use super::Route;
 
+/// So much may wait for a slow reader of a stream.
+const WAITING_BYTES: usize = 1024 * 1024;
+
 /// How sessions live.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -115,6 +118,32 @@ pub struct Stream {
     pub number: u64,
     /// Takes events, ready to be sent.
     pub events: mpsc::Sender<Bytes>,
+    /// Bytes that its reader has not taken yet.
+    pub waiting: Arc<AtomicUsize>,
+}
+
+impl Stream {
+    /// Gives an event to the stream. One whose reader is too slow does not take it: notifications may be lost, memory
+    /// may not.
+    #[must_use]
+    pub fn offer(&self, event: &Bytes) -> bool {
+        // Whatever the size, one event always has room.
+        if self.waiting.load(Ordering::Relaxed) > WAITING_BYTES {
+            return false;
+        }
+        let Ok(room) = self.events.try_reserve() else { return false };
+        self.waiting.fetch_add(event.len(), Ordering::Relaxed);
+        room.send(event.clone());
+        true
+    }
+
+    /// Waits for room for an event that must not be lost; says whether anybody will read it.
+    pub async fn send(&self, event: Bytes) -> bool {
+        let Ok(room) = self.events.reserve().await else { return false };
+        self.waiting.fetch_add(event.len(), Ordering::Relaxed);
+        room.send(event);
+        true
+    }
 }
 
 /// Says to a waiting body that its request was cancelled, and to others how far it is.

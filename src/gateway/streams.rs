@@ -93,6 +93,7 @@ impl Gateway {
                 receiver,
                 vec![session.ended.clone(), self.closing.clone()],
                 self.keep_alive,
+                stream.waiting,
                 Box::new(guard),
             )
             .boxed_unsync(),

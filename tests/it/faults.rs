@@ -46,7 +46,7 @@ impl Bystander {
         Self { client, task }
     }
 
-    async fn is_unhurt(self, gateway: &Gateway) {
+    async fn expect_unhurt(self, gateway: &Gateway) {
         assert_eq!(self.client.task(&self.task).await["status"], "working");
         assert_eq!(text_of(&self.client.call("echo", json!({"text": "still here"})).await), "still here");
         gateway.upstream.release();
@@ -90,7 +90,7 @@ async fn each_fault_has_its_reason_and_the_tool_runs_once() {
     }
     // The sessions are as good as before.
     assert_eq!(client.call("count", json!({})).await["result"]["structuredContent"]["count"], ran + 1);
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn streams_that_end_before_the_response_leave_the_outcome_unknown() {
         runs += 2;
         assert_eq!(gateway.upstream.stats().tool("log").started, runs, "{fault:?}");
     }
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
 }
 
 /// Noise between the events, and a response that comes twice, are no reason to fail.
@@ -166,7 +166,7 @@ async fn a_session_that_the_upstream_has_forgotten_ends_for_its_client_alone() {
     let next = gateway.open().await;
     assert_eq!(reason(&next.outcome(&held).await), UNKNOWN);
     assert_eq!(next.call("count", json!({})).await["result"]["structuredContent"]["count"], 1);
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
 }
 
 #[tokio::test]

@@ -146,12 +146,8 @@ async fn a_storm_over_every_quota_passes() {
     // Half are tasks that wait for a release, half are plain calls that do.
     let storm = clients.iter().zip(tenants).map(|(client, tenant)| async move {
         let calls = (0..CALLS).map(|number| async move {
-            let tool = if tenant == "bytes" {
-                json!({"name": "big", "arguments": {"bytes": 3000}})
-            } else {
-                json!({"name": "hold", "arguments": {}})
-            };
-            let mut params = tool;
+            let (tool, bytes) = if tenant == "bytes" { ("big", 3000) } else { ("hold", 0) };
+            let mut params = json!({"name": tool, "arguments": {"bytes": bytes}});
             // Results are counted when they are there, so these come one after the other.
             if number % 2 == 0 || tenant == "bytes" {
                 params["task"] = json!({});

@@ -80,7 +80,7 @@ impl Binary {
     }
 
     pub(crate) fn client(&self) -> Opening {
-        Opening::new(format!("http://{}", self.address))
+        Opening::at(self.address)
     }
 
     pub(crate) async fn metrics(&self) -> Exposition {
