@@ -12,7 +12,7 @@ check:
 
 ## Every test that needs nothing but Rust.
 test:
-	$(CARGO) test --locked
+	$(CARGO) test --locked --no-fail-fast
 
 ## Real clients, real servers and the official suite through the gateway; installs what they need.
 interop:

@@ -154,7 +154,9 @@ pub struct Gateway {
     calls: TaskTracker,
     /// Standalone streams end when this is cancelled.
     closing: CancellationToken,
-    /// The next id for a held call.
+    /// The first id that was given to a held call.
+    first_minted: u64,
+    /// The next one.
     minted: AtomicU64,
 }
 
@@ -186,6 +188,7 @@ impl Gateway {
             kill: CancellationToken::new(),
             calls: TaskTracker::new(),
             closing: CancellationToken::new(),
+            first_minted: first,
             minted: AtomicU64::new(first),
         })
     }
@@ -361,6 +364,12 @@ impl Gateway {
 
     fn mint(&self) -> Id {
         Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether an id or a progress token, as JSON text, is a held call's.
+    fn has_minted(&self, id: &str) -> bool {
+        let minted = self.first_minted..self.minted.load(Ordering::Relaxed);
+        id.parse().is_ok_and(|id: u64| minted.contains(&id))
     }
 
     /// Ends a task, and tells clients that questions which they have seen are void.

@@ -1,6 +1,7 @@
 //! What a configuration means, as plain data that has been checked.
 //!
-//! The modules own their `Config`s; `Settings` is what those are made from, or holds them where the file says the same. Its `Debug` shows no secret.
+//! The modules own their `Config`s; `Settings` is what those are made from, or holds them where the
+//! file says the same. Its `Debug` shows no secret.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
 

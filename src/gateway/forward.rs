@@ -114,7 +114,8 @@ impl Gateway {
             id: id.clone(),
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
-            split_batches: upstream.has_batches() && !version.has_batches(),
+            // Also where something inside is to be changed.
+            split_batches: upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some()),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,

@@ -124,12 +124,14 @@ impl Gateway {
             }
             Message::Notification { method, params } => match &*method {
                 "notifications/progress" => {
-                    let held = Object::parse_optional(params).ok().and_then(|params| {
-                        let token = params.get("progressToken")?.to_owned();
-                        session.live().held.values().find(|held| *held.token == *token).cloned()
-                    });
+                    let params = Object::parse_optional(params).unwrap_or_default();
+                    let token = params.get("progressToken").unwrap_or("null");
+                    let held = session.live().held.values().find(|held| *held.token == *token).cloned();
                     match held {
                         Some(held) => drop(held.side.try_send(message)),
+                        // Progress stops at the task's end (2025-11-25 progress, "Behavior Requirements"), and its
+                        // token never was the client's.
+                        None if self.has_minted(token) => {}
                         None => drop(to_stream(session, &message, event_id)),
                     }
                 }

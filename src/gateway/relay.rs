@@ -67,7 +67,7 @@ pub(super) struct Plan {
     pub limit: usize,
     /// Leave out events without data: the client would read them as JSON.
     pub drop_priming: bool,
-    /// Split arrays that the client's version does not know.
+    /// Split arrays: the client's version does not know them, or something inside is to be changed.
     pub split_batches: bool,
     /// What to do with the result.
     pub rewrite: Option<Rewrite>,
@@ -270,8 +270,9 @@ impl Relay {
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
-                self.out.extend_from_slice(&sse::write_event(id.as_deref(), member.get().as_bytes()));
-                self.last = Bytes::copy_from_slice(member.get().as_bytes());
+                let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
+                self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
+                self.last = message;
             }
         } else {
             self.last = match &event.data {

@@ -221,3 +221,12 @@ async fn without_authentication_all_callers_are_one_and_nobody_lists() {
     assert_eq!(two.task(&id).await["status"], "completed");
     assert_eq!(two.error("tasks/list", json!({})).await["code"], -32601);
 }
+
+#[tokio::test]
+async fn a_key_in_the_address_is_none() {
+    let gateway = gateway().await;
+    for query in ["?api_key=key-of-ann", "?access_token=key-of-ann", "?x-api-key=key-of-ann"] {
+        let client = gateway.client().path(&format!("/mcp{query}")).silent();
+        assert_eq!(client.post(PING).await.status, StatusCode::UNAUTHORIZED, "{query}");
+    }
+}

@@ -348,3 +348,15 @@ async fn an_upstreams_places_go_round_among_tenants() {
     }
     all_quiet(&gateway).await;
 }
+
+#[tokio::test]
+async fn each_member_of_an_array_counts() {
+    let gateway = Gateway::setup().tenants("default: {requests: {rate: 1/m, burst: 6}}").start().await;
+    let client = gateway.client().version("2025-03-26").open().await;
+    let call = |id: u32| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"count"}}}}"#);
+    let batch = format!("[{}]", (1..=6).map(call).collect::<Vec<_>>().join(","));
+    let messages = client.post(batch).await.messages().await;
+    assert_eq!(messages.len(), 6, "{messages:?}");
+    assert_eq!(messages.iter().filter(|message| message["error"]["data"]["reason"] == "requests").count(), 2);
+    assert_eq!(gateway.upstream.stats().counter, 4);
+}

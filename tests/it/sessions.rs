@@ -1,6 +1,7 @@
 //! Sessions: begun, carried, ended, and never somebody else's.
 
 use http::StatusCode;
+use taskgate::demo::server::Options;
 
 use crate::support::{Client, Gateway, json, text_of};
 
@@ -221,4 +222,38 @@ async fn the_servers_404_ends_the_session_and_its_tasks() {
     assert!(task["statusMessage"].is_string(), "{task}");
     let error = &next.outcome(&id).await["error"];
     assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(-32603), &json!("outcome_unknown")), "{error}");
+}
+
+#[tokio::test]
+async fn what_was_missed_on_the_sessions_stream_can_be_asked_for() {
+    for event_ids in [true, false] {
+        let gateway = Gateway::setup().server(Options { event_ids, ..Options::default() }).start().await;
+        let client = gateway.open().await;
+        let mut stream = client.listen().await;
+        gateway.seen(|stats| stats.get_streams == 1).await;
+        gateway.upstream.announce("notifications/vendor", Some("{\"n\":1}"));
+        let seen = stream.next().await.unwrap().unwrap();
+        assert_eq!(seen.message()["params"]["n"], 1);
+        assert_eq!(seen.id.is_some(), event_ids, "{seen:?}");
+        // Given a client whose stream breaks, when something happens meanwhile,
+        drop(stream);
+        gateway.seen(|stats| stats.get_streams == 0).await;
+        gateway.upstream.announce("notifications/vendor", Some("{\"n\":2}"));
+        // then it gets that, once, when it comes back.
+        let mut stream = client.get(seen.id.as_deref()).await;
+        assert_eq!(stream.message().await["params"]["n"], 2);
+        gateway.upstream.announce("notifications/vendor", Some("{\"n\":3}"));
+        assert_eq!(stream.message().await["params"]["n"], 3);
+    }
+}
+
+#[tokio::test]
+async fn an_event_id_that_the_server_has_forgotten_costs_no_stream() {
+    let gateway = Gateway::setup().server(Options { event_ids: true, ..Options::default() }).start().await;
+    let client = gateway.open().await;
+    let mut stream = client.get(Some("g.0.999")).await;
+    assert_eq!(stream.status, StatusCode::OK);
+    gateway.seen(|stats| stats.get_streams == 1).await;
+    gateway.upstream.announce("notifications/vendor", None);
+    assert_eq!(stream.message().await["method"], "notifications/vendor");
 }

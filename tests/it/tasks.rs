@@ -170,6 +170,27 @@ async fn cancelling_the_answered_request_is_not_cancelling_the_task() {
 }
 
 #[tokio::test]
+async fn progress_that_comes_after_the_end_stays_here() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let mut stream = client.listen().await;
+    let params = json!({"name": "echo", "arguments": {"text": "x"}, "task": {}, "_meta": {"progressToken": "mine"}});
+    let id = client.create_with(params).await["taskId"].as_str().unwrap().to_owned();
+    client.until(&id, "completed").await;
+    // Given a server that goes on about a call that is over, and about one that is a plain call's,
+    let call: Value = serde_json::from_slice(&gateway.upstream.stats().last_call).unwrap();
+    let late = json!({"progressToken": call["_meta"]["progressToken"], "progress": 1});
+    let theirs = json!({"progressToken": "mine", "progress": 2});
+    gateway.seen(|stats| stats.get_streams == 1).await;
+    for params in [late, theirs] {
+        gateway.upstream.announce("notifications/progress", Some(&params.to_string()));
+    }
+    // then the client hears of its own token alone.
+    let heard = stream.until_method("notifications/progress").await;
+    assert_eq!(heard["params"]["progressToken"], "mine");
+}
+
+#[tokio::test]
 async fn a_cancel_reaches_the_server_and_stays() {
     let gateway = Gateway::start().await;
     let client = gateway.open().await;

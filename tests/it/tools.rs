@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use taskgate::demo::server::{Options, TaskSupport};
+use taskgate::mcp::version::ProtocolVersion;
 
 use crate::support::{Client, Gateway, Value, json, text_of};
 
@@ -78,6 +79,22 @@ async fn every_page_says_what_the_route_says() {
 }
 
 #[tokio::test]
+async fn a_list_that_comes_in_an_array_says_it_too() {
+    for always_sse in [true, false] {
+        let version = ProtocolVersion::V2025_03_26;
+        let server = Options { batches: true, always_sse, version, ..Options::default() };
+        let gateway = Gateway::setup().server(server).tools("deny: [hold]").start().await;
+        for version in ["2025-11-25", "2025-06-18", "2025-03-26"] {
+            let client = gateway.client().version(version).open().await;
+            let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+            let text = String::from_utf8(client.post(body).await.bytes().await.to_vec()).unwrap();
+            assert!(!text.contains("\"hold\""), "{version}: a denied tool is listed");
+            assert_eq!(text.contains("taskSupport"), version == "2025-11-25", "{version}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn cursors_pass_as_they_are_whatever_is_in_them() {
     let gateway = Gateway::start().await;
     let client = gateway.open().await;
@@ -142,6 +159,29 @@ async fn a_denied_tool_is_not_there() {
         assert!(client.call("exact", json!({})).await["result"].is_object());
     }
     assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
+}
+
+#[tokio::test]
+async fn spelling_hides_nothing() {
+    let gateway =
+        Gateway::setup().tools("deny: [count]").tasks("tools: [{match: exact, support: required}]").start().await;
+    let client = gateway.open().await;
+    for (method, params, code) in [
+        ("tools/call", r#"{"name":"\u0063ount"}"#, -32602),
+        (r"tools\/call", r#"{"name":"count"}"#, -32602),
+        (r"t\u006fols/call", r#"{"n\u0061me":"count"}"#, -32602),
+        ("tools/call", r#"{"n\u0061me":"count","t\u0061sk":{}}"#, -32602),
+        (r"tools\/call", r#"{"name":"\u0065xact"}"#, -32601),
+        ("tools/call", r#"{"name":"\ud800"}"#, -32602),
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"m\u0065thod":"{method}","params":{params}}}"#);
+        assert_eq!(client.post(body).await.response().await["error"]["code"], code, "{method} {params}");
+    }
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools\/call","params":{"name":"\u0065xact","t\u0061sk":{}}}"#;
+    let id = client.post(body).await.response().await["result"]["task"]["taskId"].as_str().unwrap().to_owned();
+    client.until(&id, "completed").await;
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.counter, stats.task_seen), (0, false));
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ impl File {
 pub(crate) struct Findings(Vec<String>);
 
 impl Findings {
-    pub(crate) fn add(&mut self, path: &str, message: String) {
+    pub(crate) fn add(&mut self, path: &str, message: &str) {
         self.0.push(format!("{path}: {message}"));
     }
 

@@ -18,7 +18,7 @@ export const { values: options } = parseArgs({
     key: { type: 'string' }, // API key; with it tasks/list is expected to work
     'other-key': { type: 'string' }, // a key of another tenant
     native: { type: 'boolean', default: false }, // the server does tasks itself, not taskgate
-    without: { type: 'string' }, // what the server can't do here: `ask`, or `questions` of any kind
+    without: { type: 'string' }, // what can't be had here: `ask`, `questions` of any kind, or surely the `last-progress`
     policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
   },
 })
@@ -27,8 +27,11 @@ const catalogue = readFileSync(new URL('../servers/tools.json', import.meta.url)
 const all = JSON.parse(catalogue.replaceAll('LABEL', options.label))
 export const tools = all[options.tools]
 export const { policy } = all
-if (options.without !== undefined) delete tools.ask
-if (options.without === 'questions') delete tools.sample
+const missing = { ask: ['ask'], questions: ['ask', 'sample'] }[options.without] ?? []
+for (const kind of missing) delete tools[kind]
+
+/** Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing. */
+export const sure = (progress) => (options.without === 'last-progress' ? progress.slice(0, tools.progress - 1) : progress)
 
 /** Runs one check under a time limit and prints how it went. */
 export async function check(name, body) {

@@ -28,8 +28,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--key", help="API key; with it tasks/list is expected to work")
     parser.add_argument("--other-key", help="a key of another tenant")
     parser.add_argument("--native", action="store_true", help="the server does tasks itself, not taskgate")
-    parser.add_argument("--without", choices=["ask", "questions"],
-                        help="what the server can't do here: ask, or put questions of any kind")
+    parser.add_argument("--without", choices=["ask", "questions", "last-progress"],
+                        help="what can't be had here: ask, questions of any kind, or surely the last progress")
     parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
     return parser.parse_args()
 
@@ -41,6 +41,11 @@ tools: dict[str, Any] = _all[options.tools]
 for kind in {"ask": ["ask"], "questions": ["ask", "sample"]}.get(options.without, []):
     del tools[kind]
 policy: dict[str, Any] = _all["policy"]
+
+
+def sure(progress: list[Any]) -> list[Any]:
+    """Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing."""
+    return progress[: tools["progress"] - 1] if options.without == "last-progress" else progress
 
 
 def expected_support(names: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from checks import (
     INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, begun, check, expect, expect_same, expected_support, options, policy,
-    related_task, tools, without_related_task,
+    related_task, sure, tools, without_related_task,
 )
 from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamablehttp_client
@@ -132,7 +132,7 @@ async def progresses(there: Connection) -> None:
     status, _ = await there.poll(task.taskId)
     expect(status.status == "completed", f"ended as {status.status}")
     expected = [("my-token", float(step + 1)) for step in range(tools["progress"])]
-    expect_same(there.progress, expected, "progress")
+    expect_same(sure(there.progress), sure(expected), "progress")
 
 
 async def cancels(there: Connection) -> None:
