@@ -167,7 +167,7 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
     let live = session.live();
     let Live { plain, held, .. } = &*live;
     let mut calls = held.values();
-    let is_plain = plain.iter().any(|(_, flag)| flag.is_dispatched());
+    let is_plain = plain.iter().any(|plain| plain.flag.is_dispatched());
     match (is_plain, calls.next(), calls.next()) {
         (false, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
         _ => false,

@@ -76,8 +76,8 @@ pub struct Session {
 /// What goes on in a session at this moment.
 #[derive(Debug, Default)]
 pub struct Live {
-    /// Plain calls in flight and those that wait for their place, by the client's ids.
-    pub plain: Vec<(Id, Arc<CancelFlag>)>,
+    /// Plain calls in flight and those that wait for their place.
+    pub plain: Vec<Plain>,
     /// Held calls that the upstream has seen.
     pub held: HashMap<TaskId, Held>,
     /// Unfinished tasks, those in the queue included.
@@ -98,6 +98,17 @@ impl Live {
     pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
         self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
     }
+}
+
+/// A plain call as the session knows it.
+#[derive(Debug)]
+pub struct Plain {
+    /// The client's id.
+    pub id: Id,
+    /// The id upstream.
+    pub upstream_id: Id,
+    /// How far it is.
+    pub flag: Arc<CancelFlag>,
 }
 
 /// A held call as the session knows it.

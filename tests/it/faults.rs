@@ -230,8 +230,10 @@ async fn a_deadline_in_the_queue_says_that_nothing_was_started() {
     let first = client.start("hold", json!({})).await;
     gateway.started("hold", 1).await;
     let id = client.start("count", json!({})).await;
-    let response = client.outcome(&id).await;
-    assert_eq!((reason(&response), &response["error"]["data"]["started"]), (DEADLINE, &json!(false)));
+    for response in [client.outcome(&id).await, client.call("count", json!({})).await] {
+        assert_eq!((reason(&response), &response["error"]["data"]["started"]), (DEADLINE, &json!(false)));
+    }
+    assert!(gateway.upstream.stats().cancelled.is_empty());
     gateway.upstream.release();
     assert_eq!(text_of(&client.outcome(&first).await), "held to the end");
     assert_eq!(gateway.upstream.stats().counter, 0);
@@ -330,6 +332,35 @@ async fn half_an_answer_and_then_silence_ends_at_the_deadline() {
         for (cancelled, call) in cancelled.iter().zip(calls) {
             assert_eq!(cancelled.body["params"]["requestId"], call.body["id"]);
         }
+        gateway.counted(|metrics| metrics.value("taskgate_upstream_in_flight", &[]) == 0.0).await;
+    }
+}
+
+/// A server that always has something to say and never the answer: the deadline holds all the same.
+#[tokio::test]
+async fn endless_talk_ends_at_the_deadline() {
+    let comment = "4\r\n:hi\n\r\n";
+    let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}});
+    let event = format!("data: {log}\n\n");
+    let event = format!("{:x}\r\n{event}\r\n", event.len());
+    let json = "1\r\n \r\n".to_owned();
+    for (kind, talk) in
+        [("text/event-stream", comment.to_owned()), ("text/event-stream", event), ("application/json", json)]
+    {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let script = talk.clone();
+        let upstream =
+            RawUpstream::calling(move |_| vec![send(head.clone()), Step::Endless(script.clone().into())]).await;
+        let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("deadline: 300ms").start().await;
+        let client = gateway.open().await;
+        assert_eq!(failed_task(&client, "x", json!({})).await, DEADLINE, "{talk}");
+        let answer = client.request("tools/call", json!({"name": "x"})).await;
+        if answer.is_events() {
+            assert_eq!(reason(answer.messages().await.last().unwrap()), DEADLINE, "{talk}");
+        } else {
+            assert!(within(http_body_util::BodyExt::collect(answer.into_body())).await.is_err());
+        }
+        upstream.heard("notifications/cancelled", 2).await;
         gateway.counted(|metrics| metrics.value("taskgate_upstream_in_flight", &[]) == 0.0).await;
     }
 }
