@@ -154,3 +154,17 @@ async fn nothing_is_left_of_a_stopped_gateway() {
     let seen = gateway.seen(|stats| stats.sessions == 0 && stats.connections == 0 && stats.streams == 0).await;
     assert_eq!(seen.cancelled.len(), 3);
 }
+
+#[tokio::test]
+async fn sighup_ends_nothing() {
+    let server = server().await;
+    let mut binary = Binary::start(&sections(&server, "60s")).await;
+    let client = binary.client().open().await;
+    let id = client.start("hold", json!({})).await;
+    let wait = client.wait_for(&id).await;
+    binary.signal(Signal::HUP);
+    binary.says("reloading is not supported yet").await;
+    within(server.until(|stats| stats.tool("hold").started == 1)).await;
+    server.release();
+    assert_eq!(text_of(&wait.response().await), "held to the end");
+}
