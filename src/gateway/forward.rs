@@ -140,7 +140,7 @@ impl Gateway {
             let jobs = gateway.jobs.clone();
             jobs.spawn("cancel", async move {
                 let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-                gateway.post_upstream(&route, &session, body).await;
+                drop(gateway.post_upstream(&route, &session, body).await);
             });
         })
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::jsonrpc::{self, ErrorObject, Message, Object, code};
 use crate::sse;
 use crate::upstream::messages::Messages;
-use crate::upstream::{self, Kind as MessageKind, Outgoing};
+use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
 use super::rejection::Chain;
 use super::session::{Live, Session};
@@ -77,7 +77,7 @@ impl Gateway {
                     session.live().listening_refused = true;
                     return;
                 }
-                Err(upstream::Error::SessionGone) => {
+                Err(Error::SessionGone) => {
                     self.end_session(route, session);
                     return;
                 }
@@ -105,7 +105,7 @@ impl Gateway {
         match parsed {
             Message::Response { .. } => {}
             Message::Request { id, method, .. } if method == "ping" => {
-                self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await;
+                drop(self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await);
             }
             Message::Request { id, method, .. } => {
                 if to_held(session, &message) {
@@ -120,7 +120,7 @@ impl Gateway {
                 }
                 tracing::warn!(%method, "a question can't be put to anybody");
                 let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
-                self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await;
+                drop(self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await);
             }
             Message::Notification { method, params } => match &*method {
                 "notifications/progress" => {
@@ -151,13 +151,15 @@ impl Gateway {
     }
 
     /// Posts a notification or response of the gateway's own on a session.
-    pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) {
+    ///
+    /// # Errors
+    /// As the upstream fails, or [`Error::Lost`] when it takes too long; already logged.
+    pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) -> Result<(), Error> {
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: HeaderMap::new() };
-        match tokio::time::timeout(POST_LIMIT, route.upstream.send(&session.terms.upstream, message)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the upstream did not take a message"),
-            Err(_) => tracing::warn!("the upstream did not take a message in time"),
-        }
+        let sending = route.upstream.send(&session.terms.upstream, message);
+        let late = |_| Err(Error::Lost("it did not take a message in time".into()));
+        let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
+        sent.map(drop).inspect_err(|error| tracing::warn!(error = %Chain(error), "the upstream did not take a message"))
     }
 }
 
