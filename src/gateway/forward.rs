@@ -167,7 +167,7 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
-            let begun = needs.begin(sent?).await?;
+            let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
         })
     }
@@ -276,8 +276,22 @@ struct Needs {
     exclusive: bool,
 }
 
+/// Where messages go that an answer without a stream has no place for.
+struct Elsewhere<'a> {
+    gateway: &'a Gateway,
+    route: &'a Route,
+    session: &'a Arc<Session>,
+}
+
+impl Elsewhere<'_> {
+    /// To the session's own stream; a question that nobody can be asked is refused, since the call would wait for it.
+    async fn take(&self, message: Bytes) {
+        self.gateway.dispatch(self.route, self.session, message, None).await;
+    }
+}
+
 impl Needs {
-    async fn begin(&self, reply: Reply) -> Result<Begun, Kind> {
+    async fn begin(&self, reply: Reply, elsewhere: Elsewhere<'_>) -> Result<Begun, Kind> {
         match reply {
             Reply::Json(mut body) => {
                 let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
@@ -296,21 +310,23 @@ impl Needs {
                 if is_answer(&first, &self.id) {
                     Ok(Begun::Whole(first))
                 } else if self.no_events {
-                    self.only_answer(Reply::Messages(channel)).await
+                    elsewhere.take(first).await;
+                    self.only_answer(Reply::Messages(channel), elsewhere).await
                 } else {
                     Ok(Begun::Messages(first, channel))
                 }
             }
-            other => self.only_answer(other).await,
+            other => self.only_answer(other, elsewhere).await,
         }
     }
 
-    async fn only_answer(&self, reply: Reply) -> Result<Begun, Kind> {
+    async fn only_answer(&self, reply: Reply, elsewhere: Elsewhere<'_>) -> Result<Begun, Kind> {
         let mut messages = Messages::of_reply(reply, self.limit);
         while let Some(message) = messages.next().await? {
             if is_answer(&message, &self.id) {
                 return Ok(Begun::Whole(message));
             }
+            elsewhere.take(message).await;
         }
         Err(Fault::OutcomeUnknown.into())
     }

@@ -94,7 +94,7 @@ impl Gateway {
     }
 
     /// Takes a message to whoever it is for.
-    async fn dispatch(&self, route: &Route, session: &Arc<Session>, message: Bytes, event_id: Option<&str>) {
+    pub(super) async fn dispatch(&self, route: &Route, session: &Arc<Session>, message: Bytes, event_id: Option<&str>) {
         let parsed = match Message::parse(&message) {
             Ok(parsed) => parsed,
             Err(defect) => {
