@@ -243,7 +243,7 @@ async fn a_client_that_stops_reading_gives_its_place_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_sessions_end_here_and_upstream() {
     const SESSIONS: usize = 5000;
-    let gateway = Gateway::setup().sections("sessions: {idle: 500ms, max: 6000}").start().await;
+    let gateway = Gateway::setup().sections("sessions: {idle: 2s, max: 6000}").start().await;
     let (working, listening) = (gateway.open().await, gateway.open().await);
     let id = working.start("hold", json!({})).await;
     let mut stream = listening.listen().await;
