@@ -143,9 +143,9 @@ impl App {
     /// the drain time is over; then streams and connections end, then sessions upstream.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         stop.await;
-        tracing::info!(drain = ?self.drain, "stopping");
         self.admin.stopping();
         self.gateway.drain();
+        tracing::info!(drain = ?self.drain, "stopping");
         if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("held calls are given up: the drain time is over");
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::App;
 use crate::config::{self, Settings, describe};
@@ -85,6 +85,7 @@ impl Serve {
 async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let hang_up = signal(SignalKind::hangup())?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -106,8 +107,17 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     tokio::select! {
         () = running => {}
         () = signals => {}
+        () = refuse_reloads(hang_up) => {}
     }
     Ok(())
+}
+
+/// Nobody's held calls are to end because somebody expected a reload.
+async fn refuse_reloads(mut hang_up: Signal) {
+    while hang_up.recv().await.is_some() {
+        tracing::warn!("SIGHUP: reloading is not supported yet; restart to change the configuration");
+    }
+    std::future::pending().await
 }
 
 /// Each held call and each client is an open file; the limit that a shell sets is for shells.

@@ -67,7 +67,7 @@ impl Gateway {
                 }
             });
             return Ok(Answer::Events(
-                EventStream::new(stream, Vec::new(), self.keep_alive, Box::new(())).boxed_unsync(),
+                EventStream::new(stream, Vec::new(), self.keep_alive, Arc::default(), Box::new(())).boxed_unsync(),
             ));
         }
         let mut all = Vec::new();

@@ -59,7 +59,7 @@ impl Deliveries {
 
     /// A stream with a number of its own.
     pub fn stream(&self, events: mpsc::Sender<Bytes>) -> Stream {
-        Stream { number: self.next_stream.fetch_add(1, Ordering::Relaxed), events }
+        Stream { number: self.next_stream.fetch_add(1, Ordering::Relaxed), events, waiting: Arc::default() }
     }
 
     /// Opens a `tasks/result` stream for the messages of its task.
@@ -78,16 +78,15 @@ impl Deliveries {
     /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
     /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
     pub fn notify(&self, task: &Task, event: &Bytes) {
-        let newest =
-            |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
+        let newest = |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.clone());
         let results = (0..).map_while(newest);
-        let sent = results.into_iter().any(|events| events.try_send(event.clone()).is_ok());
+        let sent = results.into_iter().any(|stream| stream.offer(event));
         if sent {
             return;
         }
         if let Some(session) = self.sessions.by_number(task.session) {
             let streams = session.live().streams.clone();
-            streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok());
+            streams.iter().rev().any(|stream| stream.offer(event));
         }
     }
 
@@ -145,6 +144,7 @@ impl Deliveries {
         }
         let mut text = self.voided_events(task.id);
         text.extend_from_slice(&sse::write_event(None, &question_message(task.id, question)));
+        stream.waiting.fetch_add(text.len(), Ordering::Relaxed);
         let events = room.send(Bytes::from(text));
         if events.is_closed() {
             // It may have closed before the claim was noted, and then nobody else gives it back.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
@@ -12,14 +13,14 @@ use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
-use crate::tenant::fair;
+use crate::tenant::{Principal, fair};
 use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
-use super::relay::{Begun, Detached, Plan, Relay, Rewrite, Sending, Waited};
-use super::session::{CancelFlag, Session};
+use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
+use super::session::{CancelFlag, Plain, Session};
 use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
@@ -45,7 +46,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.session.live().plain.retain(|(_, flag)| !Arc::ptr_eq(flag, &self.flag));
+        self.session.live().plain.retain(|plain| !Arc::ptr_eq(&plain.flag, &self.flag));
     }
 }
 
@@ -67,17 +68,19 @@ impl Gateway {
         request: Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
-        let plan = self.plan(&call, &session, &request.id, &manner);
+        let plan = self.plan(&call, &session, &request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let needs = Needs {
             flag: Arc::clone(&plan.cancelled),
-            id: request.id.clone(),
+            id: plan.upstream_id().clone(),
             limit: plan.limit,
-            whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
+            whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
             no_events: !accept.events,
+            exclusive: manner.exclusive,
         };
-        let sending = self.sending(call, session, &request, manner.exclusive, needs);
+        let message = outgoing(&request, &plan, call.headers);
+        let sending = self.sending(call.route, call.principal, session, message, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
@@ -85,12 +88,7 @@ impl Gateway {
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
-                Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => {
-                    if let Some(on_deadline) = plan.on_deadline.take() {
-                        on_deadline();
-                    }
-                    Err(Fault::Deadline { started: true }.into())
-                }
+                Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => Err(plan.time_out().into()),
                 Waited::Late(sending, plan) if accept.events => {
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
@@ -103,19 +101,26 @@ impl Gateway {
         }
     }
 
-    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, id: &Id, manner: &Manner) -> Plan {
+    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, request: &Request<'_>, manner: &Manner) -> Plan {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
+        let id = &request.id;
+        // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
+        let minted = session.terms.upstream.id.is_none();
+        let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
+        let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
-        session.live().plain.push((id.clone(), Arc::clone(&flag)));
+        let plain = Plain { id: id.clone(), upstream_id: upstream_id.clone(), flag: Arc::clone(&flag) };
+        session.live().plain.push(plain);
         let registration =
             Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
+            split_batches: upstream.has_batches()
+                && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
+            minted,
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
-            // Also where something inside is to be changed.
-            split_batches: upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some()),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
@@ -123,7 +128,7 @@ impl Gateway {
             jobs: self.jobs.clone(),
             registration: Box::new(registration),
             places: None,
-            on_deadline: Some(self.cancel_later(&call.route, session, id)),
+            on_deadline: Some(self.cancel_later(&call.route, session, &upstream_id)),
         }
     }
 
@@ -143,19 +148,16 @@ impl Gateway {
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
     fn sending(
         self: &Arc<Self>,
-        call: Call,
+        route: Arc<Route>,
+        principal: Arc<Principal>,
         session: Arc<Session>,
-        request: &Request<'_>,
-        exclusive: bool,
+        message: Outgoing,
         needs: Needs,
     ) -> Sending {
-        let body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
-        let kind = MessageKind::Request { id: request.id.clone(), progress_token: request.params.progress_token() };
-        let message = Outgoing { kind, body, headers: call.headers };
-        let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
+        let gateway = Arc::clone(self);
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
-            let gate = route.gate(&session, exclusive).await;
+            let gate = route.gate(&session, needs.exclusive).await;
             let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
             let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
             let in_flight = route.metrics.upstream_in_flight();
@@ -202,6 +204,35 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
     }
 }
 
+/// The request as the upstream gets it.
+fn outgoing(request: &Request<'_>, plan: &Plan, headers: HeaderMap) -> Outgoing {
+    let mut body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
+    let mut progress_token = request.params.progress_token();
+    if let Some(minted) = &plan.minted {
+        progress_token = progress_token.map(|_| minted.id.as_json().into());
+        body = with_minted(body, minted);
+    }
+    Outgoing { kind: MessageKind::Request { id: plan.upstream_id().clone(), progress_token }, body, headers }
+}
+
+/// The request under the id, and the token, that no other client's has.
+fn with_minted(body: Bytes, minted: &Minted) -> Bytes {
+    let whole = || -> Option<String> {
+        let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;
+        message.set("id", minted.id.as_json());
+        if minted.token.is_some() {
+            let text = message.get("params")?.to_owned();
+            let mut params = Object::parse(&text).ok()?;
+            let text = params.get("_meta")?.to_owned();
+            let mut meta = Object::parse(&text).ok()?;
+            let meta = meta.set("progressToken", minted.id.as_json()).to_json();
+            message.set("params", params.set("_meta", meta).to_json());
+        }
+        Some(message.to_json())
+    };
+    whole().map_or(body, Bytes::from)
+}
+
 /// The request without what upstreams must not see.
 fn without_tasks(request: &Request<'_>) -> Bytes {
     let whole = || -> Option<String> {
@@ -230,7 +261,7 @@ fn without_related(body: Bytes) -> Bytes {
     may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 
-/// What must be there of an answer before it can be passed on.
+/// What a call needs: alone on its session or not, and how much of its answer before that can be passed on.
 struct Needs {
     /// Is told when the request goes out.
     flag: Arc<CancelFlag>,
@@ -241,6 +272,8 @@ struct Needs {
     whole: bool,
     /// The client takes no events: the answer alone, however it comes.
     no_events: bool,
+    /// The tool runs alone on its session.
+    exclusive: bool,
 }
 
 /// Where messages go that an answer without a stream has no place for.
@@ -326,7 +359,7 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         let members = jsonrpc::split_batch(&message).map_err(|_| Fault::UpstreamProtocol)?;
         let mut members: Vec<Bytes> =
             members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())).collect();
-        members.sort_by_key(|member| is_answer(member, &plan.id));
+        members.sort_by_key(|member| is_answer(member, plan.upstream_id()));
         return match members.pop() {
             Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
             Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),

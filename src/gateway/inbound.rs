@@ -32,7 +32,11 @@ impl Gateway {
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
-                let answer = self.forward_one_way(call, session, body.clone()).await;
+                let answer = match id.as_ref().map(|id| cancel_for_upstream(session, id, body)) {
+                    Some(Some(body)) => self.forward_one_way(call, session, body).await,
+                    Some(None) => Ok(Answer::Accepted),
+                    None => self.forward_one_way(call, session, body.clone()).await,
+                };
                 // Only now: the call's own end frees what the notification still needs.
                 id.iter().for_each(|id| end_plain(session, id));
                 answer
@@ -87,8 +91,20 @@ fn end_wait(session: &Session, id: &Id) -> bool {
     wait.inspect(|(_, cancelled)| cancelled.cancel()).is_some()
 }
 
+/// The cancel of a request as the upstream gets it. `None`: there it would name somebody else's request, or none.
+fn cancel_for_upstream(session: &Session, id: &Id, body: &Bytes) -> Option<Bytes> {
+    if session.terms.upstream.id.is_some() {
+        return Some(body.clone());
+    }
+    let upstream_id = session.live().plain.iter().find(|plain| plain.id == *id)?.upstream_id.clone();
+    let mut message = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    let text = message.get("params")?.to_owned();
+    let params = Object::parse(&text).ok()?.set("requestId", upstream_id.as_json()).to_json();
+    Some(message.set("params", params).to_json().into())
+}
+
 /// Ends a plain call's answer without a response.
 fn end_plain(session: &Session, id: &Id) {
     let live = session.live();
-    live.plain.iter().filter(|(calling, _)| calling == id).for_each(|(_, flag)| flag.cancel());
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.cancel());
 }

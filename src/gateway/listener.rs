@@ -167,7 +167,7 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
     let live = session.live();
     let Live { plain, held, .. } = &*live;
     let mut calls = held.values();
-    let is_plain = plain.iter().any(|(_, flag)| flag.is_dispatched());
+    let is_plain = plain.iter().any(|plain| plain.flag.is_dispatched());
     match (is_plain, calls.next(), calls.next()) {
         (false, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
         _ => false,
@@ -178,5 +178,5 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
 fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
     let streams = session.live().streams.clone();
     let event = sse::write_event(event_id, message);
-    streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok())
+    streams.iter().rev().any(|stream| stream.offer(&event))
 }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use crate::jobs::Jobs;
-use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::jsonrpc::{self, Id, Message, Object, Outcome};
 use crate::sse::{self, Event, Framer};
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
@@ -59,10 +59,20 @@ pub(super) enum Begun {
     Messages(Bytes, mpsc::Receiver<Bytes>),
 }
 
+/// What stands upstream for a request's id and progress token, where other clients' requests may be beside it.
+pub(super) struct Minted {
+    /// Both, as the upstream sees them.
+    pub id: Id,
+    /// The client's own token as JSON text.
+    pub token: Option<Box<str>>,
+}
+
 /// How one plain call's answer is to be passed on.
 pub(super) struct Plan {
     /// The client's request.
     pub id: Id,
+    /// What the upstream knows it by, if not by that.
+    pub minted: Option<Minted>,
     /// The longest event or message in bytes.
     pub limit: usize,
     /// Leave out events without data: the client would read them as JSON.
@@ -89,11 +99,53 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The message, with its result changed where that is the plan.
+    /// The request's id upstream.
+    pub(super) fn upstream_id(&self) -> &Id {
+        self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
+    }
+
+    /// The message as the client gets it.
     #[must_use]
     pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
-        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
-        rewritten.unwrap_or(message)
+        self.changed(&message).unwrap_or(message)
+    }
+
+    /// The message with what is to be changed in it, if it is one of those that are.
+    fn changed(&self, message: &[u8]) -> Option<Bytes> {
+        if self.rewrite.is_none() && self.minted.is_none() {
+            return None;
+        }
+        match Message::parse(message).ok()? {
+            Message::Response { id: Some(answered), outcome } if answered == *self.upstream_id() => {
+                let rewritten = match (&self.rewrite, outcome) {
+                    (Some(rewrite), Outcome::Result(result)) => rewrite(result.get()),
+                    _ => None,
+                };
+                if let Some(result) = rewritten {
+                    return Some(jsonrpc::response(&self.id, &result));
+                }
+                self.minted.as_ref()?;
+                let mut whole = Object::parse(std::str::from_utf8(message).ok()?).ok()?;
+                Some(whole.set("id", self.id.as_json()).to_json().into())
+            }
+            Message::Notification { method, params } if method == "notifications/progress" => {
+                let Minted { id, token } = self.minted.as_ref()?;
+                let mut params = Object::parse_optional(params).ok()?;
+                let token = token.as_deref().filter(|_| params.get("progressToken") == Some(id.as_json()))?;
+                params.set("progressToken", token);
+                Some(jsonrpc::notification(&method, Some(&params.to_json())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The deadline has passed: the upstream is told, if it has seen the request.
+    pub(super) fn time_out(&mut self) -> Fault {
+        let started = self.cancelled.is_dispatched();
+        if let Some(on_deadline) = self.on_deadline.take().filter(|_| started) {
+            on_deadline();
+        }
+        Fault::Deadline { started }
     }
 }
 
@@ -121,6 +173,8 @@ pub(super) struct Relay {
     last: Bytes,
     /// The upstream gave event ids, so that a client can come back for the rest.
     resumable: bool,
+    /// This is the rest of a stream that was begun before.
+    resumed: bool,
     tick: Pin<Box<Sleep>>,
     silent: bool,
 }
@@ -161,6 +215,7 @@ impl Relay {
     pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let mut relay = Self::of_events(body, plan);
         relay.resumable = true;
+        relay.resumed = true;
         relay
     }
 
@@ -179,6 +234,7 @@ impl Relay {
             yields: 0,
             last: Bytes::new(),
             resumable: false,
+            resumed: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
             silent: true,
         }
@@ -262,7 +318,7 @@ impl Relay {
         }
         let data = event.data.as_deref().unwrap_or_default();
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        let rewritten = plan.rewrite.as_ref().and_then(|rewrite| rewrite_message(data, &plan.id, rewrite));
+        let rewritten = plan.changed(data);
         let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
@@ -286,8 +342,7 @@ impl Relay {
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
-        let rewrite = self.plan.as_ref().and_then(|plan| Some((plan.rewrite.as_ref()?, &plan.id)));
-        let rewritten = rewrite.and_then(|(rewrite, id)| rewrite_message(message, id, rewrite));
+        let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
         self.last = message.clone();
@@ -325,16 +380,22 @@ impl Relay {
         }
     }
 
+    fn is_late(&self) -> bool {
+        let is_over = matches!(self.source, Source::Ended);
+        !is_over && self.plan.as_ref().is_some_and(|plan| Instant::now() >= plan.deadline)
+    }
+
+    /// Ends the answer because its time is up.
     fn time_out(&mut self) {
-        if let Some(on_deadline) = self.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
-            on_deadline();
-        }
+        let fault = self.plan.as_mut().map(Plan::time_out);
+        fault.into_iter().for_each(|fault| self.fail(&Kind::Fault(fault)));
     }
 
     /// Ends the stream with an error for the request.
     fn fail(&mut self, kind: &Kind) {
         self.source = Source::Ended;
-        if let Some(plan) = &self.plan {
+        // Which request a resumed stream answers is not known here.
+        if let Some(plan) = self.plan.as_ref().filter(|_| !self.resumed) {
             let error = match kind {
                 Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
@@ -346,16 +407,6 @@ impl Relay {
 
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
-
-/// The message with its result changed, if it is the response to that request.
-fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
-    match Message::parse(message).ok()? {
-        Message::Response { id: Some(answered), outcome: Outcome::Result(result) } if answered == *id => {
-            rewrite(result.get()).map(|result| jsonrpc::response(id, &result))
-        }
-        _ => None,
-    }
-}
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
 fn is_response(message: &[u8], id: &Id) -> bool {
@@ -377,14 +428,18 @@ impl HttpBody for Relay {
             // 2025-11-25 cancellation, "Behavior Requirements": no response is sent for a cancelled request.
             this.source = Source::Ended;
         }
+        // Also for an upstream that is never silent.
+        let is_late = this.is_late();
         // A JSON body that breaks off must not look complete.
         if let Source::Raw(body) = &mut this.source {
             let frame = match Pin::new(body).poll_frame(cx) {
-                Poll::Ready(frame) => frame,
-                Poll::Pending => {
-                    std::task::ready!(this.poll_deadline(cx));
+                Poll::Ready(frame) if !is_late => frame,
+                polled => {
+                    if polled.is_pending() {
+                        std::task::ready!(this.poll_deadline(cx));
+                    }
                     this.time_out();
-                    Some(Err(Error::Lost("its answer stopped before its end".into())))
+                    Some(Err(Error::Lost("its answer did not end in time".into())))
                 }
             };
             if !matches!(frame, Some(Ok(_))) {
@@ -392,6 +447,9 @@ impl HttpBody for Relay {
                 this.plan = None;
             }
             return Poll::Ready(frame);
+        }
+        if is_late {
+            this.time_out();
         }
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
@@ -415,8 +473,8 @@ impl HttpBody for Relay {
             this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
             this.time_out();
-            this.fail(&Kind::Fault(Fault::Deadline { started: true }));
-            return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
+            let rest = this.out.split().freeze();
+            return Poll::Ready((!rest.is_empty()).then_some(Ok(Frame::data(rest))));
         }
         this.tick.as_mut().reset((now + keep_alive).min(deadline));
         let was_silent = std::mem::replace(&mut this.silent, true);
@@ -451,7 +509,7 @@ impl Drop for Relay {
     }
 }
 
-async fn drain(source: Source, plan: Plan) {
+async fn drain(source: Source, mut plan: Plan) {
     let reading = async {
         let mut kept = None;
         let begun = match source {
@@ -475,15 +533,14 @@ async fn drain(source: Source, plan: Plan) {
         }
     };
     let cancelled = std::future::poll_fn(|cx| if plan.cancelled.poll(cx) { Poll::Ready(()) } else { Poll::Pending });
-    tokio::select! {
-        () = reading => {}
-        () = cancelled => {}
-        () = plan.jobs.stopping().cancelled() => {}
-        () = tokio::time::sleep_until(plan.deadline) => {
-            if let Some(on_deadline) = plan.on_deadline {
-                on_deadline();
-            }
-        }
+    let is_late = tokio::select! {
+        () = reading => false,
+        () = cancelled => false,
+        () = plan.jobs.stopping().cancelled() => false,
+        () = tokio::time::sleep_until(plan.deadline) => true,
+    };
+    if is_late {
+        plan.time_out();
     }
 }
 

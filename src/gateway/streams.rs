@@ -93,6 +93,7 @@ impl Gateway {
                 receiver,
                 vec![session.ended.clone(), self.closing.clone()],
                 self.keep_alive,
+                stream.waiting,
                 Box::new(guard),
             )
             .boxed_unsync(),
@@ -118,6 +119,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let plan = Plan {
             id: Id::number(0),
+            minted: None,
             limit: route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
             split_batches: upstream.has_batches() && !version.has_batches(),

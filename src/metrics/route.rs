@@ -75,7 +75,7 @@ impl Families {
             request_seconds: register(
                 registry,
                 "request_seconds",
-                "Time from a request's head to the end of its answer",
+                "Time from a request's head to the head of its answer",
                 histograms(request_seconds),
             ),
             tasks: register(registry, "tasks", "Tasks that are known", Family::default()),

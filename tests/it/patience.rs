@@ -179,6 +179,26 @@ async fn a_body_that_stops_is_answered_and_let_go() {
     connection.closed().await;
 }
 
+/// One that comes in drops, never pausing for long, does not come for ever.
+#[tokio::test]
+async fn a_body_in_drops_is_let_go() {
+    let gateway = Gateway::setup().timing(patience(|patience| patience.body = SHORT)).start().await;
+    let client = gateway.open().await;
+    let mut head = String::from("POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10000000\r\n");
+    for (name, value) in &client.headers() {
+        head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+    }
+    let mut connection = Connection::open(gateway.address).await;
+    connection.send(format!("{head}\r\n")).await;
+    within(async {
+        while gateway.metrics().await.value("taskgate_rejected_total", &[("reason", "message")]) == 0.0 {
+            connection.send(" ").await;
+        }
+    })
+    .await;
+    assert_eq!(connection.answer().await.status, 408);
+}
+
 /// A long call is no idle connection, and a client that waits is not slow.
 #[tokio::test]
 async fn waiting_is_not_idling() {

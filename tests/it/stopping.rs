@@ -113,6 +113,20 @@ async fn servers_of_its_own_end_with_it() {
     }
 }
 
+/// Nobody can do anything then but the servers themselves: their stdin ends.
+#[tokio::test]
+async fn servers_of_its_own_end_even_when_it_is_killed() {
+    let marker = "908s";
+    let command = json!([env!("CARGO_BIN_EXE_demo_server"), "--stdio", "--answer-timeout", marker]);
+    let binary =
+        Binary::start(&format!("routes:\n  - {{name: main, path: /mcp, upstream: {{command: {command}}}}}\n")).await;
+    let client = binary.client().open().await;
+    client.start("hold", json!({})).await;
+    until_there_are(1, marker).await;
+    binary.signal(Signal::KILL);
+    until_there_are(0, marker).await;
+}
+
 /// A plain call in flight is answered before the connection goes.
 #[tokio::test]
 async fn plain_calls_in_flight_are_answered() {
@@ -153,4 +167,18 @@ async fn nothing_is_left_of_a_stopped_gateway() {
     stream.events().await;
     let seen = gateway.seen(|stats| stats.sessions == 0 && stats.connections == 0 && stats.streams == 0).await;
     assert_eq!(seen.cancelled.len(), 3);
+}
+
+#[tokio::test]
+async fn sighup_ends_nothing() {
+    let server = server().await;
+    let mut binary = Binary::start(&sections(&server, "60s")).await;
+    let client = binary.client().open().await;
+    let id = client.start("hold", json!({})).await;
+    let wait = client.wait_for(&id).await;
+    binary.signal(Signal::HUP);
+    binary.says("reloading is not supported yet").await;
+    within(server.until(|stats| stats.tool("hold").started == 1)).await;
+    server.release();
+    assert_eq!(text_of(&wait.response().await), "held to the end");
 }

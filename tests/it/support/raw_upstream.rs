@@ -57,6 +57,8 @@ pub(crate) enum Step {
     Trickle(Bytes),
     /// Waits until the test opens the gate.
     Gate(Arc<Semaphore>),
+    /// These bytes again and again until the peer closes.
+    Endless(Bytes),
     /// Waits until the peer closes.
     Stall,
     /// Breaks the connection.
@@ -199,6 +201,12 @@ async fn serve(mut stream: TcpStream, number: usize, heard: &watch::Sender<Vec<H
                         }
                         tokio::task::yield_now().await;
                     }
+                }
+                Step::Endless(bytes) => {
+                    while stream.write_all(&bytes).await.is_ok() {
+                        tokio::task::yield_now().await;
+                    }
+                    return;
                 }
                 Step::Gate(gate) => gate.acquire().await.unwrap().forget(),
                 Step::Stall => {
