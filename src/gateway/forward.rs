@@ -11,6 +11,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
+use crate::mcp::method::Method;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
 use crate::tenant::{Principal, fair};
@@ -78,6 +79,8 @@ impl Gateway {
             whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
             no_events: !accept.events,
             exclusive: manner.exclusive,
+            // 2025-11-25 ping: answered promptly, however busy the server is with calls.
+            at_once: request.method == Method::Ping,
         };
         let message = outgoing(&request, &plan, call.headers);
         let sending = self.sending(call.route, call.principal, session, message, needs);
@@ -157,9 +160,13 @@ impl Gateway {
         let gateway = Arc::clone(self);
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
-            let gate = route.gate(&session, needs.exclusive).await;
-            let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
-            let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
+            let (gate, permit) = if needs.at_once {
+                (None, None)
+            } else {
+                let gate = route.gate(&session, needs.exclusive).await;
+                let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
+                (Some(gate), Some(permit.map_err(|_| Kind::queue_full(&route))?))
+            };
             let in_flight = route.metrics.upstream_in_flight();
             needs.flag.dispatch();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
@@ -274,6 +281,8 @@ struct Needs {
     no_events: bool,
     /// The tool runs alone on its session.
     exclusive: bool,
+    /// It waits for no place.
+    at_once: bool,
 }
 
 /// Where messages go that an answer without a stream has no place for.

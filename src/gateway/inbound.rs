@@ -32,6 +32,10 @@ impl Gateway {
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
+                // What has not been sent is not sent any more, and there is nothing to cancel upstream.
+                if id.as_ref().is_some_and(|id| end_queued(session, id)) {
+                    return Ok(Answer::Accepted);
+                }
                 let answer = match id.as_ref().map(|id| cancel_for_upstream(session, id, body)) {
                     Some(Some(body)) => self.forward_one_way(call, session, body).await,
                     Some(None) => Ok(Answer::Accepted),
@@ -101,6 +105,13 @@ fn cancel_for_upstream(session: &Session, id: &Id, body: &Bytes) -> Option<Bytes
     let text = message.get("params")?.to_owned();
     let params = Object::parse(&text).ok()?.set("requestId", upstream_id.as_json()).to_json();
     Some(message.set("params", params).to_json().into())
+}
+
+/// Ends a plain call that waits for its place; says whether there was one.
+fn end_queued(session: &Session, id: &Id) -> bool {
+    let live = session.live();
+    let queued = live.plain.iter().find(|plain| plain.id == *id && !plain.flag.is_dispatched());
+    queued.inspect(|plain| plain.flag.cancel()).is_some()
 }
 
 /// Ends a plain call's answer without a response.

@@ -44,7 +44,11 @@ impl Gateway {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = gateway.run_listener(&route, &session, last_event_id) => {
-                    session.live().listener = None;
+                    let mut live = session.live();
+                    // Unless another has taken this one's place meanwhile.
+                    if !stop.is_cancelled() {
+                        live.listener = None;
+                    }
                 }
             }
         });
@@ -65,14 +69,26 @@ impl Gateway {
             let mut pause = RETRY;
             match listening.map(|listening| Messages::of_listening(listening, route.max_message)) {
                 Ok(Some(mut messages)) => {
-                    failures = 0;
-                    while let Ok(Some(message)) = messages.next().await {
-                        let id = messages.last_event_id().map(|id| format!("{LISTENER_EVENT}{id}"));
-                        self.dispatch(route, session, message, id.as_deref()).await;
+                    let broken = loop {
+                        match messages.next().await {
+                            Ok(Some(message)) => {
+                                failures = 0;
+                                let id = messages.last_event_id().map(|id| format!("{LISTENER_EVENT}{id}"));
+                                self.dispatch(route, session, message, id.as_deref()).await;
+                            }
+                            Ok(None) => break None,
+                            Err(error) => break Some(error),
+                        }
+                    };
+                    if let Some(error) = broken {
+                        tracing::debug!(error = %Chain(&error), "the upstream's standalone stream broke off");
+                        failures += 1;
                     }
                     last_event_id = messages.last_event_id().map(str::to_owned).or(last_event_id);
                     pause = messages.retry().unwrap_or(pause);
                 }
+                // An upstream that resumes nothing may still have a stream.
+                Ok(None) if last_event_id.take().is_some() => {}
                 Ok(None) => {
                     session.live().listening_refused = true;
                     return;
