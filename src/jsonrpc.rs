@@ -9,6 +9,7 @@ mod object;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -25,9 +26,9 @@ pub const MAX_ID_BYTES: usize = 1024;
 /// Ids are equal when they mean the same, however they are spelled: servers write strings anew.
 #[derive(Clone)]
 pub struct Id {
-    text: Box<str>,
+    text: Arc<str>,
     /// The plain spelling, where the text has escapes.
-    plain: Option<Box<str>>,
+    plain: Option<Arc<str>>,
 }
 
 impl PartialEq for Id {

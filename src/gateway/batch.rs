@@ -26,8 +26,8 @@ const WAITING_EVENTS: usize = 64;
 
 impl Gateway {
     /// Takes a batch (2025-03-26 basic, "Batching"; transports, "Sending Messages to the Server" 4).
-    pub(super) async fn batch(self: &Arc<Self>, call: Call, body: &Bytes) -> Result<Answer, Rejection> {
-        let session = self.session(&call)?;
+    pub(super) async fn batch(self: &Arc<Self>, call: &mut Call, body: &Bytes) -> Result<Answer, Rejection> {
+        let session = self.session(call)?;
         if !session.terms.version.has_batches() {
             return Err(Kind::Malformed(Defect::Batch).into());
         }
@@ -122,7 +122,7 @@ impl Gateway {
             Ok(Message::Request { id, method, .. }) if Method::parse(&method) == Method::Initialize => {
                 Err(Kind::Unusable("`initialize` can't be part of a batch").answering(&id))
             }
-            Ok(message) => self.message(call, &body, message, &mut asked).await,
+            Ok(message) => self.message(&mut call, &body, message, &mut asked).await,
             Err(defect) => Err(Kind::Malformed(defect).into()),
         }
     }

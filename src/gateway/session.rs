@@ -162,6 +162,7 @@ impl Stream {
 pub struct CancelFlag {
     set: AtomicBool,
     dispatched: AtomicBool,
+    unwanted: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -170,6 +171,17 @@ impl CancelFlag {
     pub fn cancel(&self) {
         self.set.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Notes that the client has cancelled, before the upstream hears of it: what comes of the request from now on is not
+    /// told.
+    pub fn disown(&self) {
+        self.unwanted.store(true, Ordering::Release);
+    }
+
+    /// Whether the client wants no answer any more.
+    pub fn is_unwanted(&self) -> bool {
+        self.unwanted.load(Ordering::Acquire)
     }
 
     /// Notes that the upstream may see the request from now on, and so may ask because of it.

@@ -10,6 +10,7 @@ use crate::jsonrpc::Id;
 use crate::upstream::{Error, Listening};
 
 use super::call::{Answer, Call};
+use super::forward::Registration;
 use super::listener::LISTENER_EVENT;
 use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
@@ -133,10 +134,10 @@ impl Gateway {
             deadline: Instant::now() + route.tools.otherwise.deadline,
             keep_alive: self.keep_alive,
             cancelled: Arc::new(CancelFlag::default()),
-            jobs: self.jobs.clone(),
-            registration: Box::new((session.open_stream(self.clock), route.metrics.stream())),
+            gateway: Arc::clone(self),
+            registration: Registration::Stream(session.open_stream(self.clock), route.metrics.stream()),
             places: None,
-            on_deadline: None,
+            cancels: None,
         };
         Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
     }
