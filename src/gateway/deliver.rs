@@ -60,7 +60,12 @@ impl Deliveries {
 
     /// A stream with a number of its own.
     pub fn stream(&self, events: mpsc::Sender<Bytes>) -> Stream {
-        Stream { number: self.next_stream.fetch_add(1, Ordering::Relaxed), events, waiting: Arc::default() }
+        Stream {
+            number: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            events,
+            waiting: Arc::default(),
+            over: Arc::default(),
+        }
     }
 
     /// Opens a `tasks/result` stream for the messages of its task.

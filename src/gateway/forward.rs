@@ -77,6 +77,7 @@ impl Gateway {
             exclusive: manner.exclusive,
             // 2025-11-25 ping: answered promptly, however busy the server is with calls.
             at_once: request.method == Method::Ping,
+            is_call: request.method == Method::ToolsCall,
         };
         let message = outgoing(request, &plan, std::mem::take(&mut call.headers));
         let sending = self.sending(call, session, message, needs);
@@ -157,7 +158,8 @@ impl Gateway {
             let (gate, permit) = if needs.at_once {
                 ((None, None), None)
             } else {
-                let gate = route.gate(&session, needs.exclusive).await;
+                // Only calls of tools may ask the client something, so only they are kept apart.
+                let gate = if needs.is_call { route.gate(&session, needs.exclusive).await } else { (None, None) };
                 let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
                 (gate, Some(permit.map_err(|_| Kind::queue_full(&route))?))
             };
@@ -277,6 +279,8 @@ struct Needs {
     exclusive: bool,
     /// It waits for no place.
     at_once: bool,
+    /// It calls a tool.
+    is_call: bool,
 }
 
 /// Where messages go that an answer without a stream has no place for.

@@ -23,7 +23,7 @@ use crate::tenant::fair;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use conversation::Conversation;
-pub(super) use ending::UPSTREAM_ERROR;
+pub(super) use ending::{UPSTREAM_ERROR, is_error_object};
 use ending::{failed, finish_of, message_of_error};
 
 use super::rejection::{Chain, Fault};

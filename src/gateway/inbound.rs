@@ -11,6 +11,7 @@ use crate::task::dialect::core;
 use crate::task::{self, ApplyError, Event, State};
 
 use super::call::{Answer, Call};
+use super::held::is_error_object;
 use super::rejection::Kind;
 use super::session::Session;
 use super::{Gateway, owner};
@@ -70,6 +71,15 @@ impl Gateway {
         let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);
+        }
+        let is_usable = match outcome {
+            Outcome::Result(result) => result.get().starts_with('{'),
+            Outcome::Error(error) => is_error_object(error.get()),
+        };
+        if !is_usable {
+            return Err(Kind::Unusable(
+                "An answer has an object as its `result`, or an `error` with a code and a message",
+            ));
         }
         let answer = match outcome {
             Outcome::Result(result) => task::Answer::Result(core::without_related(result.get()).into()),

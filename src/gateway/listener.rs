@@ -139,6 +139,8 @@ impl Gateway {
                 drop(self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await);
             }
             Message::Notification { method, params } => match &*method {
+                // The gateway alone tells of its tasks.
+                "notifications/tasks/status" => {}
                 "notifications/progress" => {
                     let params = Object::parse_optional(params).unwrap_or_default();
                     let token = params.get("progressToken").unwrap_or("null");

@@ -131,6 +131,8 @@ pub struct Stream {
     pub events: mpsc::Sender<Bytes>,
     /// Bytes that its reader has not taken yet.
     pub waiting: Arc<AtomicUsize>,
+    /// Its last event has been sent or is about to be.
+    pub over: Arc<Mutex<bool>>,
 }
 
 impl Stream {
@@ -138,14 +140,22 @@ impl Stream {
     /// may not.
     #[must_use]
     pub fn offer(&self, event: &Bytes) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         // Whatever the size, one event always has room.
-        if self.waiting.load(Ordering::Relaxed) > WAITING_BYTES {
+        if *over || self.waiting.load(Ordering::Relaxed) > WAITING_BYTES {
             return false;
         }
         let Ok(room) = self.events.try_reserve() else { return false };
         self.waiting.fetch_add(event.len(), Ordering::Relaxed);
         room.send(event.clone());
+        drop(over);
         true
+    }
+
+    /// Sends the last event: nothing that others offer comes after it.
+    pub async fn finish(&self, event: Bytes) -> bool {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.send(event).await
     }
 
     /// Waits for room for an event that must not be lost; says whether anybody will read it.

@@ -243,7 +243,7 @@ impl ResultJob {
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {
                 let id = gateway.seal_event(self.task, &self.id, true);
-                stream.send(sse::write_event(Some(&id), &end)).await;
+                stream.finish(sse::write_event(Some(&id), &end)).await;
             }
         }
         gateway.deliveries.release(&gateway.ledger, stream.number).await;

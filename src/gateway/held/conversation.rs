@@ -259,6 +259,8 @@ impl<'a> Conversation<'a> {
         match method {
             "notifications/progress" => self.progressed(params).await,
             "notifications/cancelled" => self.withdrawn(params).await,
+            // The gateway alone tells of its tasks; whatever this one is about, it is none of them.
+            "notifications/tasks/status" => {}
             _ => {
                 // 2025-11-25 tasks, "Related Task Metadata": everything on the call's stream belongs to the task.
                 let params = core::with_related(params, self.call.task.id);
