@@ -3,6 +3,8 @@
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::StatusCode;
 
+use taskgate::app::Timing;
+
 use crate::support::{Client, Exposition, Gateway, Value, json, text_of, within};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
@@ -328,7 +330,10 @@ async fn one_tenant_over_its_limits_does_not_hinder_another() {
 
 #[tokio::test]
 async fn an_upstreams_places_go_round_among_tenants() {
-    let gateway = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).upstream("max_in_flight: 1").start().await;
+    // On one thread, so that calls join the queue in the order in which they were made.
+    let timing = Timing { threads: 0, ..Timing::default() };
+    let setup = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).upstream("max_in_flight: 1");
+    let gateway = setup.timing(timing).start().await;
     let (ann, eve) = (gateway.open_as("ann").await, gateway.open_as("eve").await);
     // Given a tenant with a call at work and many that wait,
     let mut hers = vec![ann.start("hold", json!({})).await];
