@@ -1,6 +1,7 @@
 //! One HTTP request from its head to its answer: the outer function counts and logs it once, the inner one is the
 //! straight line through every check.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,9 +12,11 @@ use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::gateway::call::{Accept, Answer, Call};
 use crate::gateway::rejection::{Kind, Rejection};
@@ -28,7 +31,7 @@ use crate::upstream::{Body, Error};
 
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
-use super::patience::Patience;
+use super::patience::{PAUSES, Patience};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -92,12 +95,12 @@ impl Endpoints {
     /// # Errors
     /// Never: every failure is an answer.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
-        let (parts, body) = request.into_parts();
-        let route = self.routes.get(parts.uri.path()).cloned();
-        let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
+        let (mut parts, body) = request.into_parts();
+        let route = self.routes.get(parts.uri.path());
+        let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
+        let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -105,7 +108,7 @@ impl Endpoints {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    let route = route.as_ref().map_or("", |route| &route.name);
+                    let route = route.map_or("", |route| &route.name);
                     audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
@@ -118,9 +121,9 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        parts: Parts,
+        parts: &mut Parts,
         body: Incoming,
-        route: Option<Arc<Route>>,
+        route: Option<&Arc<Route>>,
         asked: &mut Asked,
         caller: &mut Option<Arc<Principal>>,
     ) -> Result<(Answer, Accept), Refusal> {
@@ -138,9 +141,9 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let call = call_of(parts, route, principal, body)?;
+                let mut call = call_of(parts, route, principal, body)?;
                 let accept = call.accept;
-                Ok((self.gateway.post(call, asked).await?, accept))
+                Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
@@ -160,7 +163,7 @@ impl Endpoints {
         }
     }
 
-    /// Reads a body of at most `max_body` bytes that never pauses for long.
+    /// Reads a body of at most `max_body` bytes that never pauses for long, and does not come in drops for ever.
     async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, Refusal> {
         let too_large =
             Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
@@ -169,12 +172,16 @@ impl Endpoints {
         if announced > u64::try_from(self.max_body).unwrap_or(u64::MAX) {
             return Err(too_large);
         }
+        let last = Instant::now() + self.patience.body * PAUSES;
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
-            let frame = tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| {
-                Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
-            })?;
+            let limit = last.min(Instant::now() + self.patience.body);
+            // Most bodies are there with the head: they need no timer.
+            let frame = match body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => tokio::time::timeout_at(limit, body.frame()).await.map_err(|_| late_body())?,
+            };
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
             if first.len() + all.len() + data.len() > self.max_body {
@@ -191,6 +198,10 @@ impl Endpoints {
     }
 }
 
+fn late_body() -> Refusal {
+    Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
+}
+
 fn not_acceptable() -> Refusal {
     Refusal::Message(
         StatusCode::NOT_ACCEPTABLE,
@@ -199,19 +210,19 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(parts: &mut Parts, route: &Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
     }
     Ok(Call {
-        route,
+        route: Arc::clone(route),
         principal,
-        session: headers::single(&parts.headers, &SESSION_ID)?,
+        session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version: headers::version(&parts.headers)?,
-        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?,
+        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
-        headers: headers::for_upstream(parts.headers),
+        headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
         body,
     })
 }

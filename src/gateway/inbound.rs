@@ -19,7 +19,7 @@ impl Gateway {
     /// Takes a notification.
     pub(super) async fn notification(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         method: Method,
         params: Option<&RawValue>,
@@ -32,7 +32,16 @@ impl Gateway {
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
-                let answer = self.forward_one_way(call, session, body.clone()).await;
+                // What has not been sent is not sent any more, and there is nothing to cancel upstream.
+                if id.as_ref().is_some_and(|id| end_queued(session, id)) {
+                    return Ok(Answer::Accepted);
+                }
+                id.iter().for_each(|id| disown(session, id));
+                let answer = match id.as_ref().map(|id| cancel_for_upstream(session, id, body)) {
+                    Some(Some(body)) => self.forward_one_way(call, session, body).await,
+                    Some(None) => Ok(Answer::Accepted),
+                    None => self.forward_one_way(call, session, body.clone()).await,
+                };
                 // Only now: the call's own end frees what the notification still needs.
                 id.iter().for_each(|id| end_plain(session, id));
                 answer
@@ -46,7 +55,7 @@ impl Gateway {
     /// Takes an answer: to a question of a task's, or else to one that the upstream put on this session itself.
     pub(super) async fn answer(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         id: Option<Id>,
         outcome: Outcome<'_>,
@@ -87,8 +96,33 @@ fn end_wait(session: &Session, id: &Id) -> bool {
     wait.inspect(|(_, cancelled)| cancelled.cancel()).is_some()
 }
 
+/// The cancel of a request as the upstream gets it. `None`: there it would name somebody else's request, or none.
+fn cancel_for_upstream(session: &Session, id: &Id, body: &Bytes) -> Option<Bytes> {
+    if session.terms.upstream.id.is_some() {
+        return Some(body.clone());
+    }
+    let upstream_id = session.live().plain.iter().find(|plain| plain.id == *id)?.upstream_id.clone();
+    let mut message = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    let text = message.get("params")?.to_owned();
+    let params = Object::parse(&text).ok()?.set("requestId", upstream_id.as_json()).to_json();
+    Some(message.set("params", params).to_json().into())
+}
+
+/// Ends a plain call that waits for its place; says whether there was one.
+fn end_queued(session: &Session, id: &Id) -> bool {
+    let live = session.live();
+    let queued = live.plain.iter().find(|plain| plain.id == *id && !plain.flag.is_dispatched());
+    queued.inspect(|plain| plain.flag.cancel()).is_some()
+}
+
+/// The upstream may end a call as soon as it hears that it is cancelled; that is then no fault to tell of.
+fn disown(session: &Session, id: &Id) {
+    let live = session.live();
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.disown());
+}
+
 /// Ends a plain call's answer without a response.
 fn end_plain(session: &Session, id: &Id) {
     let live = session.live();
-    live.plain.iter().filter(|(calling, _)| calling == id).for_each(|(_, flag)| flag.cancel());
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.cancel());
 }

@@ -17,16 +17,20 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::jobs::Jobs;
-use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::jsonrpc::{self, Id, Message, Object, Outcome};
+use crate::metrics::Counted;
 use crate::sse::{self, Event, Framer};
+use crate::tenant::fair::Permit;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
 use super::call::Answer;
+use super::forward::Registration;
 use super::rejection::{Chain, Fault, Kind};
-use super::session::CancelFlag;
+use super::session::{CancelFlag, Session};
+use super::{Gate, Gateway, Route};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
@@ -36,14 +40,16 @@ pub(super) use event_stream::EventStream;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
-/// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
-const YIELDS: u8 = 3;
+
+/// After so many polls in a row that bring nothing, what is there is written. Whoever reads from the upstream hands over
+/// one piece at a time and has to be let run in between; hyper polls a body twice before it does.
+const QUIET_POLLS: u8 = 2;
 
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
-pub(super) type Places = Box<dyn Send>;
+pub(super) type Places = (Option<Permit>, Gate, Counted);
 /// Changes the `result` of the answer.
 pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -59,10 +65,20 @@ pub(super) enum Begun {
     Messages(Bytes, mpsc::Receiver<Bytes>),
 }
 
+/// What stands upstream for a request's id and progress token, where other clients' requests may be beside it.
+pub(super) struct Minted {
+    /// Both, as the upstream sees them.
+    pub id: Id,
+    /// The client's own token as JSON text.
+    pub token: Option<Box<str>>,
+}
+
 /// How one plain call's answer is to be passed on.
 pub(super) struct Plan {
     /// The client's request.
     pub id: Id,
+    /// What the upstream knows it by, if not by that.
+    pub minted: Option<Minted>,
     /// The longest event or message in bytes.
     pub limit: usize,
     /// Leave out events without data: the client would read them as JSON.
@@ -78,22 +94,85 @@ pub(super) struct Plan {
     /// Is set when the client cancels the request.
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
-    pub jobs: Jobs,
+    pub gateway: Arc<Gateway>,
     /// The call's registration in its session, until it is over.
     #[expect(dead_code, reason = "ends when it is dropped")]
-    pub registration: Box<dyn Send>,
+    pub registration: Registration,
     /// Its places, once it has them.
     pub places: Option<Places>,
-    /// Called when the deadline passes.
-    pub on_deadline: Option<Box<dyn FnOnce() + Send>>,
+    /// Where a cancel goes when the deadline passes.
+    pub cancels: Option<(Arc<Route>, Arc<Session>)>,
 }
 
 impl Plan {
-    /// The message, with its result changed where that is the plan.
+    /// The request's id upstream.
+    pub(super) fn upstream_id(&self) -> &Id {
+        self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
+    }
+
+    /// The message as the client gets it.
     #[must_use]
     pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
-        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
-        rewritten.unwrap_or(message)
+        self.changed(&message).unwrap_or(message)
+    }
+
+    /// The message with what is to be changed in it, if it is one of those that are.
+    fn changed(&self, message: &[u8]) -> Option<Bytes> {
+        if self.rewrite.is_none() && self.minted.is_none() {
+            return None;
+        }
+        match Message::parse(message).ok()? {
+            Message::Response { id: Some(answered), outcome } if answered == *self.upstream_id() => {
+                let rewritten = match (&self.rewrite, outcome) {
+                    (Some(rewrite), Outcome::Result(result)) => rewrite(result.get()),
+                    _ => None,
+                };
+                if let Some(result) = rewritten {
+                    return Some(jsonrpc::response(&self.id, &result));
+                }
+                self.minted.as_ref()?;
+                let mut whole = Object::parse(std::str::from_utf8(message).ok()?).ok()?;
+                Some(whole.set("id", self.id.as_json()).to_json().into())
+            }
+            Message::Notification { method, params } if method == "notifications/progress" => {
+                let Minted { id, token } = self.minted.as_ref()?;
+                let mut params = Object::parse_optional(params).ok()?;
+                let token = token.as_deref().filter(|_| params.get("progressToken") == Some(id.as_json()))?;
+                params.set("progressToken", token);
+                Some(jsonrpc::notification(&method, Some(&params.to_json())))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.
+    fn watch_places(&mut self) -> Option<DropGuard> {
+        let places = self.places.take()?;
+        let (over, deadline) = (CancellationToken::new(), self.deadline);
+        let watching = over.clone();
+        self.gateway.jobs.spawn("places", async move {
+            tokio::select! {
+                () = watching.cancelled() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+            drop(places);
+        });
+        Some(over.drop_guard())
+    }
+
+    /// The deadline has passed: the upstream is told, if it has seen the request.
+    pub(super) fn time_out(&mut self) -> Fault {
+        let started = self.cancelled.is_dispatched();
+        if let Some((route, session)) = self.cancels.take().filter(|_| started) {
+            let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.upstream_id().as_json());
+            let gateway = Arc::clone(&self.gateway);
+            self.gateway.jobs.spawn("cancel", async move {
+                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
+                // Best effort, and logged.
+                drop(gateway.post_upstream(&route, &session, body).await);
+            });
+        }
+        Fault::Deadline { started }
     }
 }
 
@@ -111,18 +190,44 @@ enum Source {
     Ended,
 }
 
+/// What was passed on last.
+enum Last {
+    None,
+    Message(Bytes),
+    /// Whole events, the message among them.
+    Events(Bytes),
+}
+
+impl Last {
+    fn answers(&self, id: &Id) -> bool {
+        match self {
+            Self::None => false,
+            Self::Message(message) => is_response(message, id),
+            Self::Events(events) => sse::last_message(events.clone()).is_some_and(|message| is_response(&message, id)),
+        }
+    }
+}
+
 /// The body of the answer to one plain call.
 pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
-    yields: u8,
-    /// The last message that was passed on; only this one can be the response.
-    last: Bytes,
+    /// As much of `out` was there at the last poll, and how many polls have brought nothing since.
+    seen: usize,
+    quiet: u8,
+    /// The response was passed on.
+    answered: bool,
+    /// The last message that was passed on, which may be the response too.
+    last: Last,
     /// The upstream gave event ids, so that a client can come back for the rest.
     resumable: bool,
+    /// This is the rest of a stream that was begun before.
+    resumed: bool,
     tick: Pin<Box<Sleep>>,
     silent: bool,
+    /// Ends the job that gives the places back at the deadline.
+    watch: Option<DropGuard>,
 }
 
 impl Relay {
@@ -161,6 +266,7 @@ impl Relay {
     pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let mut relay = Self::of_events(body, plan);
         relay.resumable = true;
+        relay.resumed = true;
         relay
     }
 
@@ -170,15 +276,20 @@ impl Relay {
         Self::new(Source::Waiting(sending), plan)
     }
 
-    fn new(source: Source, plan: Plan) -> Self {
+    fn new(source: Source, mut plan: Plan) -> Self {
+        let watch = plan.watch_places();
         let next = (Instant::now() + plan.keep_alive).min(plan.deadline);
         Self {
             source,
             plan: Some(plan),
             out: BytesMut::new(),
-            yields: 0,
-            last: Bytes::new(),
+            seen: 0,
+            quiet: 0,
+            answered: false,
+            last: Last::None,
+            watch,
             resumable: false,
+            resumed: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
             silent: true,
         }
@@ -210,7 +321,10 @@ impl Relay {
                     Ok(Some(frame)) => self.pass_frame(frame),
                     Ok(None) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
                         None => self.finish(),
-                        Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
+                        Some(Ok(frame)) => {
+                            let chunk = frame.into_data().unwrap_or_default();
+                            self.pass_chunk(chunk);
+                        }
                         Some(Err(error)) => self.lose(&error),
                     },
                     Err(error) => self.lose(&Error::TooLarge(error.limit)),
@@ -228,6 +342,7 @@ impl Relay {
     fn begin(&mut self, begun: Begun, places: Places) {
         let Some(plan) = &mut self.plan else { return };
         plan.places = Some(places);
+        self.watch = plan.watch_places();
         let limit = plan.limit;
         match begun {
             Begun::Whole(message) => {
@@ -249,12 +364,31 @@ impl Relay {
         }
     }
 
+    /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
+    fn pass_chunk(&mut self, chunk: Bytes) {
+        let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
+        let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
+        let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+            return framer.push(chunk);
+        };
+        self.out.extend_from_slice(&chunk);
+        if has_messages {
+            // A copy: the chunk keeps the whole buffer that it was read into.
+            self.last = Last::Events(Bytes::copy_from_slice(&chunk));
+        }
+    }
+
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
         let event = Event::parse(&frame);
-        self.resumable |= event.id.as_ref().is_some_and(|id| !id.is_empty());
+        // What is changed here would come unchanged from upstream, were the stream taken up again there.
+        let may_resume = plan.rewrite.is_none() && plan.minted.is_none();
+        self.resumable |= may_resume && event.id.as_ref().is_some_and(|id| !id.is_empty());
         if !event.has_message() {
+            if !may_resume && event.id.is_some() {
+                return;
+            }
             if !(plan.drop_priming && event.data.is_some()) {
                 self.out.extend_from_slice(&sse::prefix_ids(frame, UPSTREAM_EVENT));
             }
@@ -262,51 +396,56 @@ impl Relay {
         }
         let data = event.data.as_deref().unwrap_or_default();
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        let rewritten = plan.rewrite.as_ref().and_then(|rewrite| rewrite_message(data, &plan.id, rewrite));
-        let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
+        let rewritten = plan.changed(data);
+        let id = event.id.as_deref().filter(|_| may_resume).map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-            self.last = message;
+            self.answered |= is_response(&message, &plan.id);
+            self.last = Last::Message(message);
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
                 let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-                self.last = message;
+                self.answered |= is_response(&message, &plan.id);
+                self.last = Last::Message(message);
             }
         } else {
-            self.last = match &event.data {
-                Some(std::borrow::Cow::Borrowed(data)) => frame.slice_ref(data),
-                Some(std::borrow::Cow::Owned(data)) => Bytes::copy_from_slice(data),
-                None => Bytes::new(),
-            };
-            self.out.extend_from_slice(&sse::prefix_ids(frame.clone(), UPSTREAM_EVENT));
+            self.answered |= may_answer(data) && is_response(data, &plan.id);
+            self.last = Last::Message(Bytes::copy_from_slice(data));
+            let unchanged =
+                if may_resume { sse::prefix_ids(frame.clone(), UPSTREAM_EVENT) } else { sse::write_event(None, data) };
+            self.out.extend_from_slice(&unchanged);
         }
     }
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
-        let rewrite = self.plan.as_ref().and_then(|plan| Some((plan.rewrite.as_ref()?, &plan.id)));
-        let rewritten = rewrite.and_then(|(rewrite, id)| rewrite_message(message, id, rewrite));
+        let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
-        self.last = message.clone();
+        self.answered |= self.plan.as_ref().is_some_and(|plan| may_answer(message) && is_response(message, &plan.id));
+        self.last = Last::Message(message.clone());
     }
 
     /// The upstream's stream has ended: if that was not the response, and nothing can be resumed, the client must hear
     /// that nothing more will come.
     fn finish(&mut self) {
         self.source = Source::Ended;
-        let answered = |plan: &Plan| is_response(&self.last, &plan.id);
-        if !self.resumable && self.plan.as_ref().is_some_and(|plan| !answered(plan)) {
+        if !self.resumable && !self.is_answered() {
             self.fail(&Kind::Fault(Fault::OutcomeUnknown));
         }
+    }
+
+    /// Whether the response has been passed on.
+    fn is_answered(&self) -> bool {
+        self.answered || self.plan.as_ref().is_none_or(|plan| self.last.answers(&plan.id))
     }
 
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        let answered = self.plan.as_ref().is_none_or(|plan| is_response(&self.last, &plan.id));
+        let answered = self.is_answered();
         match error {
             // What can be resumed may still come; what broke the protocol would break it again.
             Error::Lost(_) | Error::Connect(_) => self.finish(),
@@ -325,16 +464,27 @@ impl Relay {
         }
     }
 
+    fn is_late(&self) -> bool {
+        let is_over = matches!(self.source, Source::Ended);
+        !is_over && self.plan.as_ref().is_some_and(|plan| Instant::now() >= plan.deadline)
+    }
+
+    /// Ends the answer because its time is up.
     fn time_out(&mut self) {
-        if let Some(on_deadline) = self.plan.as_mut().and_then(|plan| plan.on_deadline.take()) {
-            on_deadline();
+        if self.is_answered() {
+            // The upstream only left the stream open.
+            self.source = Source::Ended;
+            return;
         }
+        let fault = self.plan.as_mut().map(Plan::time_out);
+        fault.into_iter().for_each(|fault| self.fail(&Kind::Fault(fault)));
     }
 
     /// Ends the stream with an error for the request.
     fn fail(&mut self, kind: &Kind) {
         self.source = Source::Ended;
-        if let Some(plan) = &self.plan {
+        // Which request a resumed stream answers is not known here.
+        if let Some(plan) = self.plan.as_ref().filter(|plan| !self.resumed && !plan.cancelled.is_unwanted()) {
             let error = match kind {
                 Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
@@ -347,14 +497,9 @@ impl Relay {
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
 
-/// The message with its result changed, if it is the response to that request.
-fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
-    match Message::parse(message).ok()? {
-        Message::Response { id: Some(answered), outcome: Outcome::Result(result) } if answered == *id => {
-            rewrite(result.get()).map(|result| jsonrpc::response(id, &result))
-        }
-        _ => None,
-    }
+/// Whether a message can be a response, found without parsing: no response has a member `method` of its own.
+fn may_answer(message: &[u8]) -> bool {
+    memchr::memmem::find(message, b"\"method\"").is_none()
 }
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
@@ -377,14 +522,18 @@ impl HttpBody for Relay {
             // 2025-11-25 cancellation, "Behavior Requirements": no response is sent for a cancelled request.
             this.source = Source::Ended;
         }
+        // Also for an upstream that is never silent.
+        let is_late = this.is_late();
         // A JSON body that breaks off must not look complete.
         if let Source::Raw(body) = &mut this.source {
             let frame = match Pin::new(body).poll_frame(cx) {
-                Poll::Ready(frame) => frame,
-                Poll::Pending => {
-                    std::task::ready!(this.poll_deadline(cx));
+                Poll::Ready(frame) if !is_late => frame,
+                polled => {
+                    if polled.is_pending() {
+                        std::task::ready!(this.poll_deadline(cx));
+                    }
                     this.time_out();
-                    Some(Err(Error::Lost("its answer stopped before its end".into())))
+                    Some(Err(Error::Lost("its answer did not end in time".into())))
                 }
             };
             if !matches!(frame, Some(Ok(_))) {
@@ -393,15 +542,19 @@ impl HttpBody for Relay {
             }
             return Poll::Ready(frame);
         }
+        if is_late {
+            this.time_out();
+        }
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
-            if filled.is_pending() && this.yields < YIELDS {
-                this.yields += 1;
+            this.quiet = if this.seen < this.out.len() { 0 } else { this.quiet + 1 };
+            this.seen = this.out.len();
+            if filled.is_pending() && this.quiet < QUIET_POLLS {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            this.yields = 0;
+            (this.seen, this.quiet) = (0, 0);
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
@@ -415,8 +568,8 @@ impl HttpBody for Relay {
             this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
             this.time_out();
-            this.fail(&Kind::Fault(Fault::Deadline { started: true }));
-            return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
+            let rest = this.out.split().freeze();
+            return Poll::Ready((!rest.is_empty()).then_some(Ok(Frame::data(rest))));
         }
         this.tick.as_mut().reset((now + keep_alive).min(deadline));
         let was_silent = std::mem::replace(&mut this.silent, true);
@@ -446,12 +599,12 @@ impl Drop for Relay {
         if matches!(source, Source::Ended) || self.resumable {
             return;
         }
-        let jobs = plan.jobs.clone();
-        jobs.spawn("drain", drain(source, plan));
+        let gateway = Arc::clone(&plan.gateway);
+        gateway.jobs.spawn("drain", drain(source, plan, self.watch.take()));
     }
 }
 
-async fn drain(source: Source, plan: Plan) {
+async fn drain(source: Source, mut plan: Plan, watch: Option<DropGuard>) {
     let reading = async {
         let mut kept = None;
         let begun = match source {
@@ -475,16 +628,16 @@ async fn drain(source: Source, plan: Plan) {
         }
     };
     let cancelled = std::future::poll_fn(|cx| if plan.cancelled.poll(cx) { Poll::Ready(()) } else { Poll::Pending });
-    tokio::select! {
-        () = reading => {}
-        () = cancelled => {}
-        () = plan.jobs.stopping().cancelled() => {}
-        () = tokio::time::sleep_until(plan.deadline) => {
-            if let Some(on_deadline) = plan.on_deadline {
-                on_deadline();
-            }
-        }
+    let is_late = tokio::select! {
+        () = reading => false,
+        () = cancelled => false,
+        () = plan.gateway.jobs.stopping().cancelled() => false,
+        () = tokio::time::sleep_until(plan.deadline) => true,
+    };
+    if is_late {
+        plan.time_out();
     }
+    drop(watch);
 }
 
 macro_rules! opaque_debug {

@@ -95,6 +95,20 @@ async fn a_slow_reader_of_a_task_loses_notifications_and_nothing_else() {
     stalled.finish().await;
 }
 
+/// What waits for a reader that stands still is bounded in bytes as well: of many big notifications few are kept.
+#[tokio::test]
+async fn big_notifications_do_not_pile_up_for_a_slow_reader() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let id = client.start("log", json!({"messages": 100, "text": "x".repeat(1024 * KIB)})).await;
+    let wait = client.wait_for(&id).await;
+    client.until(&id, "completed").await;
+    let messages = wait.messages().await;
+    assert_eq!(text_of(messages.last().unwrap()), "logged");
+    // What the connection itself took is not the gateway's.
+    assert!(messages.len() < 30, "{}", messages.len());
+}
+
 /// A GET stream whose client reads nothing after the head.
 async fn stalled_get(gateway: &Gateway, client: &crate::support::Client) -> Connection {
     let mut connection = Connection::open(gateway.address).await;

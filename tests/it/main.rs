@@ -14,6 +14,7 @@ mod support;
 
 mod audit;
 mod bad_messages;
+mod broken_gateways;
 mod bulk;
 mod callers;
 mod faithful;

@@ -480,3 +480,25 @@ async fn a_void_id_answers_nothing() {
     client.accept(&question, name("Ann")).await;
     assert_eq!(text_of(&again.response().await), "Hello, Ann");
 }
+
+#[tokio::test]
+async fn a_call_whose_client_takes_no_events_is_asked_elsewhere_or_not_at_all() {
+    for always_sse in [true, false] {
+        let gateway = Gateway::setup().server(Options { always_sse, ..Options::default() }).start().await;
+        let client = gateway.open().await;
+        let body = r#"{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":"ask"}}"#;
+        let only_json = [("accept", "application/json")];
+        // Given no stream on which it could be asked, then the server hears so at once;
+        let response = client.post_with(&only_json, body).await.json().await;
+        assert!(text_of(&response).starts_with("the client refused the question"), "{response}");
+        // and with one, it is asked there.
+        let mut stream = client.listen().await;
+        let answering = async {
+            let question = stream.until_method(ELICIT).await;
+            assert_eq!(related(&question), None);
+            client.accept(&question, name("Ann")).await;
+        };
+        let (answer, ()) = tokio::join!(client.post_with(&only_json, body), answering);
+        assert_eq!(text_of(&answer.json().await), "Hello, Ann");
+    }
+}
