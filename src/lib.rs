@@ -47,3 +47,4 @@ pub mod task;
 pub mod tenant;
 pub mod threads;
 pub mod upstream;
+pub mod waits;

@@ -73,6 +73,9 @@ impl Framer {
     /// # Errors
     /// [`TooLong`]; the stream can't be read further.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, TooLong> {
+        if self.chunk.is_empty() {
+            return Ok(None);
+        }
         while let Some(end) = self.find_end() {
             let head = self.chunk.split_to(end);
             self.seen = 0;
@@ -191,6 +194,7 @@ pub fn plain_events(bytes: &[u8]) -> Option<bool> {
     if !bytes.ends_with(b"\n\n") && !bytes.ends_with(b"\n\r\n") {
         return None;
     }
+    let has_cr = memchr(b'\r', bytes).is_some();
     let mut has_messages = false;
     let mut start = 0;
     for end in memchr_iter(b'\n', bytes) {
@@ -203,7 +207,7 @@ pub fn plain_events(bytes: &[u8]) -> Option<bool> {
             _ => return None,
         }
         // A CR inside a line would end it.
-        if memchr(b'\r', line).is_some_and(|place| place + 1 < line.len()) {
+        if has_cr && memchr(b'\r', line).is_some_and(|place| place + 1 < line.len()) {
             return None;
         }
     }

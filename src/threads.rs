@@ -92,8 +92,11 @@ impl Thread {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
+        // What is logged there goes where the starter's lines go.
+        let log = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new().name(format!("taskgate-{number}")).spawn(move || {
             NUMBER.set(Some(number));
+            let _log = tracing::dispatcher::set_default(&log);
             runtime.block_on(stop.cancelled());
             // A name that is being looked up must not keep the process.
             runtime.shutdown_background();

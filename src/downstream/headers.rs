@@ -27,7 +27,11 @@ pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => Ok(Some(String::from_utf8_lossy(value.as_bytes()))),
+        // The lossy reading is the slower one.
+        (Some(value), None) => Ok(Some(match std::str::from_utf8(value.as_bytes()) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => String::from_utf8_lossy(value.as_bytes()),
+        })),
         (Some(_), Some(_)) => Err(Repeated),
     }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jobs::Jobs;
 use crate::threads::Threads;
+use crate::waits::ConnectionTimer;
 
 use super::http::Endpoints;
 use super::patience::Stream;
@@ -35,7 +36,7 @@ pub async fn serve(
 ) {
     let mut builder = Builder::new(TokioExecutor::new());
     let head = endpoints.patience.head;
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD).half_close(false);
+    builder.http1().timer(ConnectionTimer).header_read_timeout(head).max_buf_size(MAX_HEAD).half_close(false);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS).keep_alive_interval(head);
     let graceful = GracefulShutdown::new();
     loop {

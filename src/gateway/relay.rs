@@ -41,10 +41,6 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
 
-/// After so many polls in a row that bring nothing, what is there is written. Whoever reads from the upstream hands over
-/// one piece at a time and has to be let run in between; hyper polls a body twice before it does.
-const QUIET_POLLS: u8 = 2;
-
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
@@ -190,20 +186,27 @@ enum Source {
     Ended,
 }
 
-/// What was passed on last.
-enum Last {
-    None,
-    Message(Bytes),
+/// What was passed on last: a copy, since a piece of the upstream's body keeps the whole buffer that it was read into.
+#[derive(Default)]
+struct Last {
+    bytes: Vec<u8>,
     /// Whole events, the message among them.
-    Events(Bytes),
+    are_events: bool,
 }
 
 impl Last {
+    fn set(&mut self, bytes: &[u8], are_events: bool) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.are_events = are_events;
+    }
+
     fn answers(&self, id: &Id) -> bool {
-        match self {
-            Self::None => false,
-            Self::Message(message) => is_response(message, id),
-            Self::Events(events) => sse::last_message(events.clone()).is_some_and(|message| is_response(&message, id)),
+        let bytes = || Bytes::copy_from_slice(&self.bytes);
+        if self.are_events {
+            sse::last_message(bytes()).is_some_and(|message| is_response(&message, id))
+        } else {
+            is_response(&self.bytes, id)
         }
     }
 }
@@ -213,9 +216,10 @@ pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
-    /// As much of `out` was there at the last poll, and how many polls have brought nothing since.
+    /// As much of `out` was there before others were let run.
     seen: usize,
-    quiet: u8,
+    /// They have yet to run.
+    yielded: bool,
     /// The response was passed on.
     answered: bool,
     /// The last message that was passed on, which may be the response too.
@@ -284,9 +288,9 @@ impl Relay {
             plan: Some(plan),
             out: BytesMut::new(),
             seen: 0,
-            quiet: 0,
+            yielded: false,
             answered: false,
-            last: Last::None,
+            last: Last::default(),
             watch,
             resumable: false,
             resumed: false,
@@ -373,8 +377,7 @@ impl Relay {
         };
         self.out.extend_from_slice(&chunk);
         if has_messages {
-            // A copy: the chunk keeps the whole buffer that it was read into.
-            self.last = Last::Events(Bytes::copy_from_slice(&chunk));
+            self.last.set(&chunk, true);
         }
     }
 
@@ -401,18 +404,18 @@ impl Relay {
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
             self.answered |= is_response(&message, &plan.id);
-            self.last = Last::Message(message);
+            self.last.set(&message, false);
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
                 let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
                 self.answered |= is_response(&message, &plan.id);
-                self.last = Last::Message(message);
+                self.last.set(&message, false);
             }
         } else {
             self.answered |= may_answer(data) && is_response(data, &plan.id);
-            self.last = Last::Message(Bytes::copy_from_slice(data));
+            self.last.set(data, false);
             let unchanged =
                 if may_resume { sse::prefix_ids(frame.clone(), UPSTREAM_EVENT) } else { sse::write_event(None, data) };
             self.out.extend_from_slice(&unchanged);
@@ -425,7 +428,7 @@ impl Relay {
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
         self.answered |= self.plan.as_ref().is_some_and(|plan| may_answer(message) && is_response(message, &plan.id));
-        self.last = Last::Message(message.clone());
+        self.last.set(message, false);
     }
 
     /// The upstream's stream has ended: if that was not the response, and nothing can be resumed, the client must hear
@@ -518,6 +521,11 @@ impl HttpBody for Relay {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
+        // hyper asks a second time at once, before anybody else can have run.
+        if std::mem::take(&mut this.yielded) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if this.plan.as_ref().is_some_and(|plan| plan.cancelled.poll(cx)) {
             // 2025-11-25 cancellation, "Behavior Requirements": no response is sent for a cancelled request.
             this.source = Source::Ended;
@@ -548,13 +556,13 @@ impl HttpBody for Relay {
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
-            this.quiet = if this.seen < this.out.len() { 0 } else { this.quiet + 1 };
-            this.seen = this.out.len();
-            if filled.is_pending() && this.quiet < QUIET_POLLS {
+            // Whoever reads from the upstream hands over one piece at a time, and has to run before there can be more.
+            if filled.is_pending() && this.seen < this.out.len() {
+                (this.seen, this.yielded) = (this.out.len(), true);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            (this.seen, this.quiet) = (0, 0);
+            this.seen = 0;
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }

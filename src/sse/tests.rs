@@ -113,6 +113,71 @@ fn ids_get_a_prefix_and_nothing_else_changes() {
     assert_eq!(prefix_ids(Bytes::from_static(b"id:\ndata: x\n\n"), "u."), "id:\ndata: x\n\n");
 }
 
+#[test]
+fn what_nearly_all_servers_write_can_pass_unread() {
+    for (text, has_messages) in [
+        ("data: {}\n\n", true),
+        ("event: message\ndata: {\"id\":1}\n\n: still here\n\n", true),
+        ("event: message\r\ndata: {\r\ndata: }\r\n\r\n", true),
+        (":\n\n", false),
+    ] {
+        assert_eq!(plain_events(text.as_bytes()), Some(has_messages), "{text:?}");
+    }
+    for text in [
+        "",
+        "data: {}\n",
+        "data: {}",
+        "id: 1\ndata: {}\n\n",
+        "data:\n\n",
+        "data: \n\n",
+        "retry: 5\n\n",
+        "event: other\ndata: {}\n\n",
+    ]
+    .into_iter()
+    .chain(["data: {}\rid: 1\n\n", "data: {}\r\r", "\u{feff}data: {}\n\n"])
+    {
+        assert_eq!(plain_events(text.as_bytes()), None, "{text:?}");
+    }
+}
+
+#[test]
+fn the_last_message_is_found_behind_comments() {
+    let events = Bytes::from_static(b"data: 1\n\ndata: 2\ndata: 3\n\n: bye\n\n");
+    assert_eq!(last_message(events), Some(b"2\n3".to_vec()));
+    assert_eq!(last_message(Bytes::from_static(b": bye\n\n")), None);
+}
+
+#[test]
+fn a_chunk_that_passes_unread_leaves_no_trace() {
+    let mut framer = Framer::new(LIMIT);
+    framer.push(Bytes::from_static(b"data: 1\r\r"));
+    assert!(framer.next_frame().unwrap().is_some());
+    assert_eq!(framer.pass(b"data: 2\n\n"), Some(true));
+    framer.push(Bytes::from_static(b"\ndata: 3\n\n"));
+    assert_eq!(framer.next_frame().unwrap().unwrap(), "data: 3\n\n");
+    framer.push(Bytes::from_static(b"data: 4"));
+    assert!(framer.next_frame().unwrap().is_none());
+    assert_eq!(framer.pass(b"data: 5\n\n"), None);
+}
+
+proptest! {
+    #[test]
+    fn bytes_that_pass_unread_are_whole_messages_without_more(
+        lines in proptest::collection::vec("(data: ?|:|event: message|id: |retry: |)[x\r]{0,2}\r?", 0..6),
+    ) {
+        let text = format!("{}\n\n", lines.join("\n"));
+        if let Some(has_messages) = plain_events(text.as_bytes()) {
+            let frames = frames(&[text.as_bytes()]);
+            let events: Vec<Event<'_>> = frames.iter().map(|frame| Event::parse(frame)).collect();
+            prop_assert_eq!(has_messages, events.iter().any(Event::has_message));
+            for event in events {
+                prop_assert!(event.id.is_none() && event.retry.is_none() && (event.data.is_none() || event.has_message()));
+            }
+            prop_assert_eq!(&frames.concat(), text.trim_start_matches(['\r', '\n']).as_bytes());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read_back_over_any_split(

@@ -1,11 +1,20 @@
 //! A call on its way, apart from the connection that it came on.
 
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::Instant;
 
-use super::{Begun, Kind, Plan, Sending, Source, drain};
+use crate::waits::{Spare, Wait};
+
+use super::{Begun, Kind, Places, Plan, Sending, Source, drain};
+
+thread_local! {
+    static SPARE: Spare = const { RefCell::new(Vec::new()) };
+}
 
 /// A call on its way upstream that goes on when its client goes away.
 pub(in crate::gateway) struct Detached {
@@ -21,25 +30,35 @@ impl Detached {
 
     /// Waits for the answer's beginning at most until `limit`; then gives everything back.
     pub(in crate::gateway) async fn begun(mut self, limit: Instant) -> Waited {
-        let cancelled_or_begun = std::future::poll_fn(|cx| {
-            let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(None) };
+        let mut wait = Wait::until(limit, &SPARE);
+        let came = std::future::poll_fn(|cx| {
+            let Some((sending, plan)) = &mut self.parts else { return Poll::Ready(Came::Cancel) };
             if plan.cancelled.poll(cx) {
-                return Poll::Ready(None);
+                return Poll::Ready(Came::Cancel);
             }
-            sending.as_mut().poll(cx).map(Some)
-        });
-        let waited = tokio::time::timeout_at(limit, cancelled_or_begun).await;
-        let parts = self.parts.take();
-        match (waited, parts) {
-            (Ok(Some(Ok((begun, places)))), Some((_, mut plan))) => {
+            if let Poll::Ready(begun) = sending.as_mut().poll(cx) {
+                return Poll::Ready(Came::Begun(begun));
+            }
+            Pin::new(&mut wait).poll(cx).map(|()| Came::Limit)
+        })
+        .await;
+        match (came, self.parts.take()) {
+            (Came::Begun(Ok((begun, places))), Some((_, mut plan))) => {
                 plan.places = Some(places);
                 Waited::Begun(begun, plan)
             }
-            (Ok(Some(Err(kind))), _) => Waited::Failed(kind),
-            (Err(_), Some((sending, plan))) => Waited::Late(sending, plan),
-            (Ok(_), _) | (Err(_), None) => Waited::Cancelled,
+            (Came::Begun(Err(kind)), _) => Waited::Failed(kind),
+            (Came::Limit, Some((sending, plan))) => Waited::Late(sending, plan),
+            (_, _) => Waited::Cancelled,
         }
     }
+}
+
+/// What ended a wait.
+enum Came {
+    Begun(Result<(Begun, Places), Kind>),
+    Cancel,
+    Limit,
 }
 
 /// What came of waiting for a reply.
