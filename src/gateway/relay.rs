@@ -5,6 +5,7 @@
 
 mod detached;
 mod event_stream;
+mod plan;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,160 +18,25 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
-use crate::jsonrpc::{self, Id, Message, Object, Outcome};
-use crate::metrics::Counted;
+use crate::jsonrpc::{self, Id, Message};
 use crate::sse::{self, Event, Framer};
-use crate::tenant::fair::Permit;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
 use super::call::Answer;
-use super::forward::Registration;
 use super::rejection::{Chain, Fault, Kind};
-use super::session::{CancelFlag, Session};
-use super::{Gate, Gateway, Route};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
+pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Sending};
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
-
-/// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
-/// here, so that the deadline, a cancel and the client's going away apply to all of it.
-pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
-/// What a call keeps as long as the upstream works on it.
-pub(super) type Places = (Option<Permit>, Gate, Counted);
-/// Changes the `result` of the answer.
-pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
-
-/// An upstream's answer, as far as it has to be there before the client's can begin.
-pub(super) enum Begun {
-    /// All of it, as one message.
-    Whole(Bytes),
-    /// One message that is passed on as it comes.
-    Json(Body),
-    /// A stream of events.
-    Events(Body),
-    /// Messages, of which the first is there.
-    Messages(Bytes, mpsc::Receiver<Bytes>),
-}
-
-/// What stands upstream for a request's id and progress token, where other clients' requests may be beside it.
-pub(super) struct Minted {
-    /// Both, as the upstream sees them.
-    pub id: Id,
-    /// The client's own token as JSON text.
-    pub token: Option<Box<str>>,
-}
-
-/// How one plain call's answer is to be passed on.
-pub(super) struct Plan {
-    /// The client's request.
-    pub id: Id,
-    /// What the upstream knows it by, if not by that.
-    pub minted: Option<Minted>,
-    /// The longest event or message in bytes.
-    pub limit: usize,
-    /// Leave out events without data: the client would read them as JSON.
-    pub drop_priming: bool,
-    /// Split arrays: the client's version does not know them, or something inside is to be changed.
-    pub split_batches: bool,
-    /// What to do with the result.
-    pub rewrite: Option<Rewrite>,
-    /// When to give up.
-    pub deadline: Instant,
-    /// How long the answer may be silent.
-    pub keep_alive: Duration,
-    /// Is set when the client cancels the request.
-    pub cancelled: Arc<CancelFlag>,
-    /// Runs what must outlive the client's connection.
-    pub gateway: Arc<Gateway>,
-    /// The call's registration in its session, until it is over.
-    #[expect(dead_code, reason = "ends when it is dropped")]
-    pub registration: Registration,
-    /// Its places, once it has them.
-    pub places: Option<Places>,
-    /// Where a cancel goes when the deadline passes.
-    pub cancels: Option<(Arc<Route>, Arc<Session>)>,
-}
-
-impl Plan {
-    /// The request's id upstream.
-    pub(super) fn upstream_id(&self) -> &Id {
-        self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
-    }
-
-    /// The message as the client gets it.
-    #[must_use]
-    pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
-        self.changed(&message).unwrap_or(message)
-    }
-
-    /// The message with what is to be changed in it, if it is one of those that are.
-    fn changed(&self, message: &[u8]) -> Option<Bytes> {
-        if self.rewrite.is_none() && self.minted.is_none() {
-            return None;
-        }
-        match Message::parse(message).ok()? {
-            Message::Response { id: Some(answered), outcome } if answered == *self.upstream_id() => {
-                let rewritten = match (&self.rewrite, outcome) {
-                    (Some(rewrite), Outcome::Result(result)) => rewrite(result.get()),
-                    _ => None,
-                };
-                if let Some(result) = rewritten {
-                    return Some(jsonrpc::response(&self.id, &result));
-                }
-                self.minted.as_ref()?;
-                let mut whole = Object::parse(std::str::from_utf8(message).ok()?).ok()?;
-                Some(whole.set("id", self.id.as_json()).to_json().into())
-            }
-            Message::Notification { method, params } if method == "notifications/progress" => {
-                let Minted { id, token } = self.minted.as_ref()?;
-                let mut params = Object::parse_optional(params).ok()?;
-                let token = token.as_deref().filter(|_| params.get("progressToken") == Some(id.as_json()))?;
-                params.set("progressToken", token);
-                Some(jsonrpc::notification(&method, Some(&params.to_json())))
-            }
-            _ => None,
-        }
-    }
-
-    /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.
-    fn watch_places(&mut self) -> Option<DropGuard> {
-        let places = self.places.take()?;
-        let (over, deadline) = (CancellationToken::new(), self.deadline);
-        let watching = over.clone();
-        self.gateway.jobs.spawn("places", async move {
-            tokio::select! {
-                () = watching.cancelled() => {}
-                () = tokio::time::sleep_until(deadline) => {}
-            }
-            drop(places);
-        });
-        Some(over.drop_guard())
-    }
-
-    /// The deadline has passed: the upstream is told, if it has seen the request.
-    pub(super) fn time_out(&mut self) -> Fault {
-        let started = self.cancelled.is_dispatched();
-        if let Some((route, session)) = self.cancels.take().filter(|_| started) {
-            let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.upstream_id().as_json());
-            let gateway = Arc::clone(&self.gateway);
-            self.gateway.jobs.spawn("cancel", async move {
-                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-                // Best effort, and logged.
-                drop(gateway.post_upstream(&route, &session, body).await);
-            });
-        }
-        Fault::Deadline { started }
-    }
-}
 
 enum Source {
     /// No answer yet.
