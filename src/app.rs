@@ -29,6 +29,7 @@ use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rate, Rates};
+use crate::threads::{self, Threads};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 /// How long connections may take to finish once held calls are over.
@@ -36,18 +37,20 @@ const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
-/// Times that no configuration changes.
+/// What no configuration changes.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// How long a stream may be silent before something keeps it warm.
     pub keep_alive: Duration,
     /// How long clients may keep the gateway waiting.
     pub patience: Patience,
+    /// How many threads serve connections; with none, the caller's runtime does.
+    pub threads: usize,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { keep_alive: KEEP_ALIVE, patience: Patience::default() }
+        Self { keep_alive: KEEP_ALIVE, patience: Patience::default(), threads: threads::count() }
     }
 }
 
@@ -65,6 +68,7 @@ pub struct App {
     drain: Duration,
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
+    threads: Arc<Threads>,
 }
 
 impl App {
@@ -122,8 +126,10 @@ impl App {
             metrics,
         };
         let stop_accepting = CancellationToken::new();
+        let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
+        let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
         let serving =
-            server::serve(listener, Arc::new(endpoints), jobs.clone(), stop_accepting.clone(), CONNECTION_GRACE);
+            server::serve(listener, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
         let serving = jobs.spawn("listener", serving);
         announce(settings, address);
         Ok(Self {
@@ -136,6 +142,7 @@ impl App {
             drain: settings.drain,
             stop_accepting,
             serving,
+            threads,
         })
     }
 
@@ -163,6 +170,9 @@ impl App {
             tracing::warn!("not every upstream session could be ended in time");
         }
         let left = self.jobs.stop(LAST_GRACE).await;
+        if let Some(threads) = Arc::into_inner(self.threads) {
+            threads.stop().await;
+        }
         tracing::info!(jobs_left = left, "stopped");
     }
 }

@@ -50,6 +50,7 @@ use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
+use forward::Manner;
 use params::Params;
 use policy::ToolPolicy;
 use rejection::{Fault, Kind, Rejection};
@@ -224,18 +225,19 @@ impl Gateway {
     ///
     /// # Errors
     /// [`Rejection`] with the request's id where there is one.
-    pub async fn post(self: &Arc<Self>, mut call: Call, asked: &mut Asked) -> Result<Answer, Rejection> {
+    pub async fn post(self: &Arc<Self>, call: &mut Call, asked: &mut Asked) -> Result<Answer, Rejection> {
         let body = std::mem::take(&mut call.body);
         match Message::parse(&body) {
             Ok(message) => self.message(call, &body, message, asked).await,
-            Err(Defect::Batch) => self.batch(call, &body).await,
+            // Rare and large: every request would have room for it.
+            Err(Defect::Batch) => Box::pin(self.batch(call, &body)).await,
             Err(defect) => Err(Kind::Malformed(defect).into()),
         }
     }
 
     async fn message(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         body: &Bytes,
         message: Message<'_>,
         asked: &mut Asked,
@@ -249,26 +251,25 @@ impl Gateway {
                     None => Params::default(),
                 };
                 let request = Request { id, method, params, body };
-                let id = request.id.clone();
-                self.request(call, request).await.map_err(|kind| kind.answering(&id))
+                self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
             }
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
                 *asked = Asked::Method(method);
                 self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
-                let session = self.session(&call)?;
+                let session = self.session(call)?;
                 Ok(self.notification(call, &session, method, params, body).await?)
             }
             Message::Response { id, outcome } => {
                 *asked = Asked::Answer;
-                let session = self.session(&call)?;
+                let session = self.session(call)?;
                 Ok(self.answer(call, &session, id, outcome, body).await?)
             }
         }
     }
 
     /// The table from a method to what is done with it.
-    async fn request(self: &Arc<Self>, call: Call, request: Request<'_>) -> Result<Answer, Kind> {
+    async fn request(self: &Arc<Self>, call: &mut Call, request: &Request<'_>) -> Result<Answer, Kind> {
         let tenant = &call.principal.tenant;
         if request.method.is_poll() {
             self.rates.admit_poll(tenant).await.map_err(over("polls"))?;
@@ -276,22 +277,22 @@ impl Gateway {
             self.rates.check_request(tenant).map_err(over("requests"))?;
         }
         if request.method == Method::Initialize {
-            return self.initialize(call, &request).await;
+            return self.initialize(call, request).await;
         }
-        let session = self.session(&call)?;
+        let session = self.session(call)?;
         let has_tasks = session.terms.version.has_tasks();
         match request.method {
             Method::ToolsCall => self.tools_call(call, session, request).await,
             Method::ToolsList => self.tools_list(call, session, request).await,
-            Method::TasksGet if has_tasks => self.tasks_get(&call, &request).await,
-            Method::TasksResult if has_tasks => self.tasks_result(&call, &session, &request).await,
-            Method::TasksCancel if has_tasks => self.tasks_cancel(&call, &request).await,
-            Method::TasksList if has_tasks && call.principal.authenticated => self.tasks_list(&call, &request).await,
+            Method::TasksGet if has_tasks => self.tasks_get(call, request).await,
+            Method::TasksResult if has_tasks => self.tasks_result(call, &session, request).await,
+            Method::TasksCancel if has_tasks => self.tasks_cancel(call, request).await,
+            Method::TasksList if has_tasks && call.principal.authenticated => self.tasks_list(call, request).await,
             // 2025-11-25 lifecycle, "Operation": only what was negotiated.
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksList => {
                 Err(Kind::NotServed("This method is not offered on this session"))
             }
-            _ => self.forward(call, session, request).await,
+            _ => self.forward(call, session, request, Manner::default()).await,
         }
     }
 

@@ -3,10 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TrackedFuture;
 use tracing::Instrument;
+use tracing::instrument::Instrumented;
 
 /// Starts jobs, tells them to stop, and waits for them. A cheap handle.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +26,20 @@ impl Jobs {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let span = tracing::debug_span!("job", name);
-        tokio::spawn(self.tracker.track_future(job.instrument(span)))
+        tokio::spawn(self.named(name, job))
+    }
+
+    /// Starts a job under a span of that name in another runtime than the caller's.
+    pub fn spawn_on<F>(&self, runtime: &Handle, name: &'static str, job: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        runtime.spawn(self.named(name, job))
+    }
+
+    fn named<F: Future>(&self, name: &'static str, job: F) -> TrackedFuture<Instrumented<F>> {
+        self.tracker.track_future(job.instrument(tracing::debug_span!("job", name)))
     }
 
     /// Resolves when jobs are told to stop.

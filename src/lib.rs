@@ -45,4 +45,5 @@ pub mod seal;
 pub mod sse;
 pub mod task;
 pub mod tenant;
+pub mod threads;
 pub mod upstream;

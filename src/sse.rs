@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 
 /// A comment that keeps a silent connection open and means nothing to the reader.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
@@ -58,6 +58,14 @@ impl Framer {
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         self.partial.is_empty() && self.chunk.is_empty()
+    }
+
+    /// Reads past a chunk of [`plain_events`], where the stream stands between two events.
+    pub fn pass(&mut self, chunk: &[u8]) -> Option<bool> {
+        let may_pass = self.at_boundary() && chunk.len() <= self.limit;
+        let has_messages = if may_pass { plain_events(chunk)? } else { return None };
+        self.after_cr = false;
+        Some(has_messages)
     }
 
     /// The next whole frame, if its end has come. Frames that hold nothing but line ends are left out.
@@ -173,6 +181,48 @@ impl<'a> Event<'a> {
         self.data.as_ref().is_some_and(|data| !data.is_empty())
             && self.name.as_ref().is_none_or(|name| name.is_empty() || name == "message")
     }
+}
+
+/// Whether bytes that begin between two events are whole events in the plainest form, which nearly all servers write:
+/// messages and comments without ids, names or retry times. Says then whether there is a message among them; such bytes
+/// can be passed on unread.
+#[must_use]
+pub fn plain_events(bytes: &[u8]) -> Option<bool> {
+    if !bytes.ends_with(b"\n\n") && !bytes.ends_with(b"\n\r\n") {
+        return None;
+    }
+    let mut has_messages = false;
+    let mut start = 0;
+    for end in memchr_iter(b'\n', bytes) {
+        let line = bytes.get(start..end)?;
+        start = end + 1;
+        match line.strip_suffix(b"\r").unwrap_or(line) {
+            [] | [b':', ..] | b"event: message" => {}
+            // More than the space after the colon.
+            [b'd', b'a', b't', b'a', b':', _, _, ..] => has_messages = true,
+            _ => return None,
+        }
+        // A CR inside a line would end it.
+        if memchr(b'\r', line).is_some_and(|place| place + 1 < line.len()) {
+            return None;
+        }
+    }
+    Some(has_messages)
+}
+
+/// The data of the last message in whole events.
+#[must_use]
+pub fn last_message(events: Bytes) -> Option<Vec<u8>> {
+    let mut framer = Framer::new(events.len());
+    framer.push(events);
+    let mut last = None;
+    while let Ok(Some(frame)) = framer.next_frame() {
+        let event = Event::parse(&frame);
+        if event.has_message() {
+            last = event.data.map(Cow::into_owned);
+        }
+    }
+    last
 }
 
 /// Writes an event with an id and data; line ends inside the data become several `data` lines.

@@ -1,7 +1,9 @@
 //! What the header fields of a client's request say, and which of them may go on to an upstream.
 
+use std::borrow::Cow;
+
 use ::http::HeaderMap;
-use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
+use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 
 use crate::gateway::call::{Accept, VersionHeader};
 use crate::mcp::version::ProtocolVersion;
@@ -21,11 +23,11 @@ pub struct Repeated;
 ///
 /// # Errors
 /// [`Repeated`]
-pub fn single(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Repeated> {
+pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Repeated> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => Ok(Some(String::from_utf8_lossy(value.as_bytes()).into_owned())),
+        (Some(value), None) => Ok(Some(String::from_utf8_lossy(value.as_bytes()))),
         (Some(_), Some(_)) => Err(Repeated),
     }
 }
@@ -45,12 +47,12 @@ pub fn version(headers: &HeaderMap) -> Result<VersionHeader, Repeated> {
 /// Without the field everything is taken.
 #[must_use]
 pub fn accept(headers: &HeaderMap) -> Accept {
-    let mut lines = headers.get_all(ACCEPT).iter().peekable();
-    if lines.peek().is_none() {
+    // Absent, or as nearly every client writes it.
+    if headers.get(ACCEPT).is_none_or(|line| line == "application/json, text/event-stream") {
         return Accept { json: true, events: true };
     }
     let (mut json, mut events) = (Taken::default(), Taken::default());
-    for line in lines {
+    for line in headers.get_all(ACCEPT) {
         let Ok(line) = line.to_str() else { continue };
         for range in line.split(',') {
             let mut parts = range.split(';');
@@ -99,9 +101,11 @@ fn is_zero_weight(parameter: &str) -> bool {
 pub fn is_json(headers: &HeaderMap) -> bool {
     let is_identity =
         headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    is_identity && essence.eq_ignore_ascii_case("application/json")
+    let is_json = |value: &HeaderValue| {
+        let essence = || value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        value == "application/json" || essence().eq_ignore_ascii_case("application/json")
+    };
+    is_identity && headers.get(CONTENT_TYPE).is_some_and(is_json)
 }
 
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing

@@ -1,6 +1,7 @@
 //! One HTTP request from its head to its answer: the outer function counts and logs it once, the inner one is the
 //! straight line through every check.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -93,12 +95,12 @@ impl Endpoints {
     /// # Errors
     /// Never: every failure is an answer.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
-        let (parts, body) = request.into_parts();
-        let route = self.routes.get(parts.uri.path()).cloned();
-        let metrics = route.as_ref().map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
+        let (mut parts, body) = request.into_parts();
+        let route = self.routes.get(parts.uri.path());
+        let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
         let mut caller = None;
-        let answered = self.answer(parts, body, route.clone(), &mut timer.asked, &mut caller).await;
+        let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
         let (outcome, response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -106,7 +108,7 @@ impl Endpoints {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
-                    let route = route.as_ref().map_or("", |route| &route.name);
+                    let route = route.map_or("", |route| &route.name);
                     audit_refusal(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
@@ -119,9 +121,9 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        parts: Parts,
+        parts: &mut Parts,
         body: Incoming,
-        route: Option<Arc<Route>>,
+        route: Option<&Arc<Route>>,
         asked: &mut Asked,
         caller: &mut Option<Arc<Principal>>,
     ) -> Result<(Answer, Accept), Refusal> {
@@ -139,9 +141,9 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let call = call_of(parts, route, principal, body)?;
+                let mut call = call_of(parts, route, principal, body)?;
                 let accept = call.accept;
-                Ok((self.gateway.post(call, asked).await?, accept))
+                Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
@@ -175,9 +177,11 @@ impl Endpoints {
         let mut all = Vec::new();
         loop {
             let limit = last.min(Instant::now() + self.patience.body);
-            let frame = tokio::time::timeout_at(limit, body.frame()).await.map_err(|_| {
-                Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
-            })?;
+            // Most bodies are there with the head: they need no timer.
+            let frame = match body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => tokio::time::timeout_at(limit, body.frame()).await.map_err(|_| late_body())?,
+            };
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
             if first.len() + all.len() + data.len() > self.max_body {
@@ -194,6 +198,10 @@ impl Endpoints {
     }
 }
 
+fn late_body() -> Refusal {
+    Refusal::Message(StatusCode::REQUEST_TIMEOUT, RejectReason::Message, "The body did not arrive in time")
+}
+
 fn not_acceptable() -> Refusal {
     Refusal::Message(
         StatusCode::NOT_ACCEPTABLE,
@@ -202,19 +210,19 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: Parts, route: Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(parts: &mut Parts, route: &Arc<Route>, principal: Arc<Principal>, body: Bytes) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
     }
     Ok(Call {
-        route,
+        route: Arc::clone(route),
         principal,
-        session: headers::single(&parts.headers, &SESSION_ID)?,
+        session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version: headers::version(&parts.headers)?,
-        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?,
+        last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
-        headers: headers::for_upstream(parts.headers),
+        headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
         body,
     })
 }

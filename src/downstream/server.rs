@@ -1,4 +1,5 @@
-//! The listener: accepts connections, serves each in a job of its own, and lets them finish when it is told to stop.
+//! The listener: accepts connections, gives each to one of the threads in a job of its own, and lets them finish when it is
+//! told to stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::Jobs;
+use crate::threads::Threads;
 
 use super::http::Endpoints;
 use super::patience::Stream;
@@ -27,6 +29,7 @@ pub async fn serve(
     listener: TcpListener,
     endpoints: Arc<Endpoints>,
     jobs: Jobs,
+    threads: Arc<Threads>,
     stop: CancellationToken,
     grace: Duration,
 ) {
@@ -40,10 +43,10 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        match accepted {
-            Ok((stream, _)) => {
+        match accepted.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => {
                 let served = connection(builder.clone(), stream, Arc::clone(&endpoints), graceful.watcher());
-                jobs.spawn("connection", served);
+                threads.spawn(&jobs, "connection", served);
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -57,11 +60,20 @@ pub async fn serve(
     }
 }
 
-async fn connection(builder: Builder<TokioExecutor>, stream: TcpStream, endpoints: Arc<Endpoints>, watcher: Watcher) {
+async fn connection(
+    builder: Builder<TokioExecutor>,
+    stream: std::net::TcpStream,
+    endpoints: Arc<Endpoints>,
+    watcher: Watcher,
+) {
     let _counted = endpoints.metrics.connection();
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%error, "a connection could not be served"),
+    };
     let stream = Stream::new(stream, endpoints.patience);
     let service = service_fn(|request| Arc::clone(&endpoints).handle(request));
     let serving = builder.serve_connection(TokioIo::new(stream), service);

@@ -26,8 +26,8 @@ const WAITING_EVENTS: usize = 64;
 
 impl Gateway {
     /// Takes a batch (2025-03-26 basic, "Batching"; transports, "Sending Messages to the Server" 4).
-    pub(super) async fn batch(self: &Arc<Self>, call: Call, body: &Bytes) -> Result<Answer, Rejection> {
-        let session = self.session(&call)?;
+    pub(super) async fn batch(self: &Arc<Self>, call: &mut Call, body: &Bytes) -> Result<Answer, Rejection> {
+        let session = self.session(call)?;
         if !session.terms.version.has_batches() {
             return Err(Kind::Malformed(Defect::Batch).into());
         }
@@ -81,6 +81,10 @@ impl Gateway {
 
     /// Runs one request of a batch and hands on every message of its answer.
     async fn answer_member(self: &Arc<Self>, call: Call, limit: usize, answers: mpsc::Sender<Bytes>) {
+        let id = match Message::parse(&call.body) {
+            Ok(Message::Request { id, .. }) => Some(id),
+            _ => None,
+        };
         let answer = match Box::pin(self.post_member(call)).await {
             Ok(answer) => answer,
             Err(rejection) => {
@@ -98,7 +102,12 @@ impl Gateway {
             Answer::Events(body) => Reply::Events(body),
         };
         let mut messages = Messages::of_reply(reply, limit);
-        while let Ok(Some(message)) = messages.next().await {
+        loop {
+            let message = match messages.next().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return,
+                Err(error) => Rejection { id: id.clone(), kind: error.into() }.to_message(),
+            };
             if answers.send(message).await.is_err() {
                 return;
             }
@@ -113,7 +122,7 @@ impl Gateway {
             Ok(Message::Request { id, method, .. }) if Method::parse(&method) == Method::Initialize => {
                 Err(Kind::Unusable("`initialize` can't be part of a batch").answering(&id))
             }
-            Ok(message) => self.message(call, &body, message, &mut asked).await,
+            Ok(message) => self.message(&mut call, &body, message, &mut asked).await,
             Err(defect) => Err(Kind::Malformed(defect).into()),
         }
     }

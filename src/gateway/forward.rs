@@ -6,21 +6,24 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
+use crate::mcp::method::Method;
+use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
-use crate::tenant::{Principal, fair};
+use crate::tenant::fair;
 use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
-use super::session::{CancelFlag, Plain, Session};
+use super::session::{CancelFlag, OpenStream, Plain, Session};
 use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
@@ -37,16 +40,18 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
 }
 
-/// A call's entry in its session.
-struct Registration {
-    session: Arc<Session>,
-    flag: Arc<CancelFlag>,
-    _call: TaskTrackerToken,
+/// A call's entry in its session, or that of a stream which is taken up again.
+#[expect(dead_code, reason = "a stream ends when it is dropped")]
+pub(super) enum Registration {
+    Call(Arc<Session>, Arc<CancelFlag>, TaskTrackerToken),
+    Stream(OpenStream, Counted),
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.session.live().plain.retain(|plain| !Arc::ptr_eq(&plain.flag, &self.flag));
+        if let Self::Call(session, own, _) = self {
+            session.live().plain.retain(|plain| !Arc::ptr_eq(&plain.flag, own));
+        }
     }
 }
 
@@ -54,42 +59,38 @@ impl Gateway {
     /// Passes a request on.
     pub(super) async fn forward(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: Arc<Session>,
-        request: Request<'_>,
-    ) -> Result<Answer, Kind> {
-        self.forward_in(call, session, request, Manner::default()).await
-    }
-
-    pub(super) async fn forward_in(
-        self: &Arc<Self>,
-        call: Call,
-        session: Arc<Session>,
-        request: Request<'_>,
+        request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
-        let plan = self.plan(&call, &session, &request, &manner);
+        let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
+        let flag = Arc::clone(&plan.cancelled);
         let needs = Needs {
-            flag: Arc::clone(&plan.cancelled),
+            flag: Arc::clone(&flag),
             id: plan.upstream_id().clone(),
             limit: plan.limit,
             whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
             no_events: !accept.events,
             exclusive: manner.exclusive,
+            // 2025-11-25 ping: answered promptly, however busy the server is with calls.
+            at_once: request.method == Method::Ping,
         };
-        let message = outgoing(&request, &plan, call.headers);
-        let sending = self.sending(call.route, call.principal, session, message, needs);
+        let message = outgoing(request, &plan, std::mem::take(&mut call.headers));
+        let sending = self.sending(call, session, message, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
                 Waited::Begun(begun, plan) => answer(begun, plan, accept.events),
+                Waited::Failed(_) if flag.is_unwanted() => Ok(Answer::Accepted),
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
                 Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => Err(plan.time_out().into()),
                 Waited::Late(sending, plan) if accept.events => {
+                    let sending = self.apart(sending, plan.deadline);
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
                 Waited::Late(sending, plan) => {
@@ -109,10 +110,9 @@ impl Gateway {
         let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
         let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
-        let plain = Plain { id: id.clone(), upstream_id: upstream_id.clone(), flag: Arc::clone(&flag) };
+        let plain = Plain { id: id.clone(), upstream_id, flag: Arc::clone(&flag) };
         session.live().plain.push(plain);
-        let registration =
-            Registration { session: Arc::clone(session), flag: Arc::clone(&flag), _call: self.calls.token() };
+        let registration = Registration::Call(Arc::clone(session), Arc::clone(&flag), self.calls.token());
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
@@ -125,41 +125,42 @@ impl Gateway {
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,
-            jobs: self.jobs.clone(),
-            registration: Box::new(registration),
+            gateway: Arc::clone(self),
+            registration,
             places: None,
-            on_deadline: Some(self.cancel_later(&call.route, session, &upstream_id)),
+            cancels: Some((Arc::clone(&call.route), Arc::clone(session))),
         }
     }
 
-    /// Tells the upstream that a call's time is up.
-    fn cancel_later(self: &Arc<Self>, route: &Arc<Route>, session: &Arc<Session>, id: &Id) -> Box<dyn FnOnce() + Send> {
-        let (gateway, route, session) = (Arc::clone(self), Arc::clone(route), Arc::clone(session));
-        let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", id.as_json());
-        Box::new(move || {
-            let jobs = gateway.jobs.clone();
-            jobs.spawn("cancel", async move {
-                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-                gateway.post_upstream(&route, &session, body).await;
-            });
+    /// Goes on with a call in a job of its own: a client that reads nothing must not keep it from its places.
+    fn apart(&self, sending: Sending, deadline: Instant) -> Sending {
+        let (done, begun) = oneshot::channel();
+        self.jobs.spawn("late call", async move {
+            if let Ok(sent) = tokio::time::timeout_at(deadline, sending).await {
+                drop(done.send(sent));
+            }
+        });
+        Box::pin(async move {
+            match begun.await {
+                Ok(sent) => sent,
+                // The deadline: the answer's own clock says so to the client, and to the upstream.
+                Err(_) => std::future::pending().await,
+            }
         })
     }
 
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
-    fn sending(
-        self: &Arc<Self>,
-        route: Arc<Route>,
-        principal: Arc<Principal>,
-        session: Arc<Session>,
-        message: Outgoing,
-        needs: Needs,
-    ) -> Sending {
-        let gateway = Arc::clone(self);
+    fn sending(self: &Arc<Self>, call: &Call, session: Arc<Session>, message: Outgoing, needs: Needs) -> Sending {
+        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
-            let gate = route.gate(&session, needs.exclusive).await;
-            let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
-            let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
+            let (gate, permit) = if needs.at_once {
+                ((None, None), None)
+            } else {
+                let gate = route.gate(&session, needs.exclusive).await;
+                let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
+                (gate, Some(permit.map_err(|_| Kind::queue_full(&route))?))
+            };
             let in_flight = route.metrics.upstream_in_flight();
             needs.flag.dispatch();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
@@ -168,19 +169,19 @@ impl Gateway {
                 gateway.end_session(&route, &session);
             }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
-            Ok((begun, Box::new((permit, gate, in_flight)) as Box<dyn Send>))
+            Ok((begun, (permit, gate, in_flight)))
         })
     }
 
     /// Passes a notification or response on.
     pub(super) async fn forward_one_way(
         &self,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
         let body = without_related(body);
-        let message = Outgoing { kind: MessageKind::OneWay, body, headers: call.headers };
+        let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
         let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
@@ -274,6 +275,8 @@ struct Needs {
     no_events: bool,
     /// The tool runs alone on its session.
     exclusive: bool,
+    /// It waits for no place.
+    at_once: bool,
 }
 
 /// Where messages go that an answer without a stream has no place for.

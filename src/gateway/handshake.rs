@@ -16,7 +16,7 @@ use super::{Gateway, Request, Route};
 
 impl Gateway {
     /// Opens a session.
-    pub(super) async fn initialize(self: &Arc<Self>, call: Call, request: &Request<'_>) -> Result<Answer, Kind> {
+    pub(super) async fn initialize(self: &Arc<Self>, call: &mut Call, request: &Request<'_>) -> Result<Answer, Kind> {
         if call.session.is_some() {
             return Err(Kind::Unusable(
                 "This session is initialized already; a new one is asked for without MCP-Session-Id",
@@ -37,12 +37,19 @@ impl Gateway {
         let offer = Offer { params: params.to_json(), capabilities, version };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
-        let (gateway, route, principal) = (Arc::clone(self), call.route, call.principal);
+        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
+        let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
-            let opened = open(&route, &offer, call.headers).await?;
+            let opened = open(&route, &offer, headers).await?;
             let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
-            let result = result_for_client(&opened.result, version, tasks)?;
             let upstream = opened.session;
+            let result = match result_for_client(&opened.result, version, tasks) {
+                Ok(result) => result,
+                Err(kind) => {
+                    route.upstream.close(&upstream).await;
+                    return Err(kind);
+                }
+            };
             let terms = Terms {
                 route: Arc::clone(&route.name),
                 principal: principal.digest(),

@@ -19,7 +19,7 @@ impl Gateway {
     /// Takes a notification.
     pub(super) async fn notification(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         method: Method,
         params: Option<&RawValue>,
@@ -32,6 +32,11 @@ impl Gateway {
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
+                // What has not been sent is not sent any more, and there is nothing to cancel upstream.
+                if id.as_ref().is_some_and(|id| end_queued(session, id)) {
+                    return Ok(Answer::Accepted);
+                }
+                id.iter().for_each(|id| disown(session, id));
                 let answer = match id.as_ref().map(|id| cancel_for_upstream(session, id, body)) {
                     Some(Some(body)) => self.forward_one_way(call, session, body).await,
                     Some(None) => Ok(Answer::Accepted),
@@ -50,7 +55,7 @@ impl Gateway {
     /// Takes an answer: to a question of a task's, or else to one that the upstream put on this session itself.
     pub(super) async fn answer(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         id: Option<Id>,
         outcome: Outcome<'_>,
@@ -101,6 +106,19 @@ fn cancel_for_upstream(session: &Session, id: &Id, body: &Bytes) -> Option<Bytes
     let text = message.get("params")?.to_owned();
     let params = Object::parse(&text).ok()?.set("requestId", upstream_id.as_json()).to_json();
     Some(message.set("params", params).to_json().into())
+}
+
+/// Ends a plain call that waits for its place; says whether there was one.
+fn end_queued(session: &Session, id: &Id) -> bool {
+    let live = session.live();
+    let queued = live.plain.iter().find(|plain| plain.id == *id && !plain.flag.is_dispatched());
+    queued.inspect(|plain| plain.flag.cancel()).is_some()
+}
+
+/// The upstream may end a call as soon as it hears that it is cancelled; that is then no fault to tell of.
+fn disown(session: &Session, id: &Id) {
+    let live = session.live();
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.disown());
 }
 
 /// Ends a plain call's answer without a response.

@@ -17,16 +17,20 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::jobs::Jobs;
 use crate::jsonrpc::{self, Id, Message, Object, Outcome};
+use crate::metrics::Counted;
 use crate::sse::{self, Event, Framer};
+use crate::tenant::fair::Permit;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
 use super::call::Answer;
+use super::forward::Registration;
 use super::rejection::{Chain, Fault, Kind};
-use super::session::CancelFlag;
+use super::session::{CancelFlag, Session};
+use super::{Gate, Gateway, Route};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
@@ -36,14 +40,16 @@ pub(super) use event_stream::EventStream;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
-/// How often to let others run before less than that is written: with fewer, bursts go out one event at a time.
-const YIELDS: u8 = 3;
+
+/// After so many polls in a row that bring nothing, what is there is written. Whoever reads from the upstream hands over
+/// one piece at a time and has to be let run in between; hyper polls a body twice before it does.
+const QUIET_POLLS: u8 = 2;
 
 /// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
 /// here, so that the deadline, a cancel and the client's going away apply to all of it.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
-pub(super) type Places = Box<dyn Send>;
+pub(super) type Places = (Option<Permit>, Gate, Counted);
 /// Changes the `result` of the answer.
 pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
@@ -88,14 +94,14 @@ pub(super) struct Plan {
     /// Is set when the client cancels the request.
     pub cancelled: Arc<CancelFlag>,
     /// Runs what must outlive the client's connection.
-    pub jobs: Jobs,
+    pub gateway: Arc<Gateway>,
     /// The call's registration in its session, until it is over.
     #[expect(dead_code, reason = "ends when it is dropped")]
-    pub registration: Box<dyn Send>,
+    pub registration: Registration,
     /// Its places, once it has them.
     pub places: Option<Places>,
-    /// Called when the deadline passes.
-    pub on_deadline: Option<Box<dyn FnOnce() + Send>>,
+    /// Where a cancel goes when the deadline passes.
+    pub cancels: Option<(Arc<Route>, Arc<Session>)>,
 }
 
 impl Plan {
@@ -139,11 +145,32 @@ impl Plan {
         }
     }
 
+    /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.
+    fn watch_places(&mut self) -> Option<DropGuard> {
+        let places = self.places.take()?;
+        let (over, deadline) = (CancellationToken::new(), self.deadline);
+        let watching = over.clone();
+        self.gateway.jobs.spawn("places", async move {
+            tokio::select! {
+                () = watching.cancelled() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+            drop(places);
+        });
+        Some(over.drop_guard())
+    }
+
     /// The deadline has passed: the upstream is told, if it has seen the request.
     pub(super) fn time_out(&mut self) -> Fault {
         let started = self.cancelled.is_dispatched();
-        if let Some(on_deadline) = self.on_deadline.take().filter(|_| started) {
-            on_deadline();
+        if let Some((route, session)) = self.cancels.take().filter(|_| started) {
+            let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.upstream_id().as_json());
+            let gateway = Arc::clone(&self.gateway);
+            self.gateway.jobs.spawn("cancel", async move {
+                let body = jsonrpc::notification("notifications/cancelled", Some(&params));
+                // Best effort, and logged.
+                drop(gateway.post_upstream(&route, &session, body).await);
+            });
         }
         Fault::Deadline { started }
     }
@@ -163,20 +190,44 @@ enum Source {
     Ended,
 }
 
+/// What was passed on last.
+enum Last {
+    None,
+    Message(Bytes),
+    /// Whole events, the message among them.
+    Events(Bytes),
+}
+
+impl Last {
+    fn answers(&self, id: &Id) -> bool {
+        match self {
+            Self::None => false,
+            Self::Message(message) => is_response(message, id),
+            Self::Events(events) => sse::last_message(events.clone()).is_some_and(|message| is_response(&message, id)),
+        }
+    }
+}
+
 /// The body of the answer to one plain call.
 pub(super) struct Relay {
     source: Source,
     plan: Option<Plan>,
     out: BytesMut,
-    yields: u8,
-    /// The last message that was passed on; only this one can be the response.
-    last: Bytes,
+    /// As much of `out` was there at the last poll, and how many polls have brought nothing since.
+    seen: usize,
+    quiet: u8,
+    /// The response was passed on.
+    answered: bool,
+    /// The last message that was passed on, which may be the response too.
+    last: Last,
     /// The upstream gave event ids, so that a client can come back for the rest.
     resumable: bool,
     /// This is the rest of a stream that was begun before.
     resumed: bool,
     tick: Pin<Box<Sleep>>,
     silent: bool,
+    /// Ends the job that gives the places back at the deadline.
+    watch: Option<DropGuard>,
 }
 
 impl Relay {
@@ -225,14 +276,18 @@ impl Relay {
         Self::new(Source::Waiting(sending), plan)
     }
 
-    fn new(source: Source, plan: Plan) -> Self {
+    fn new(source: Source, mut plan: Plan) -> Self {
+        let watch = plan.watch_places();
         let next = (Instant::now() + plan.keep_alive).min(plan.deadline);
         Self {
             source,
             plan: Some(plan),
             out: BytesMut::new(),
-            yields: 0,
-            last: Bytes::new(),
+            seen: 0,
+            quiet: 0,
+            answered: false,
+            last: Last::None,
+            watch,
             resumable: false,
             resumed: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
@@ -266,7 +321,10 @@ impl Relay {
                     Ok(Some(frame)) => self.pass_frame(frame),
                     Ok(None) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
                         None => self.finish(),
-                        Some(Ok(frame)) => framer.push(frame.into_data().unwrap_or_default()),
+                        Some(Ok(frame)) => {
+                            let chunk = frame.into_data().unwrap_or_default();
+                            self.pass_chunk(chunk);
+                        }
                         Some(Err(error)) => self.lose(&error),
                     },
                     Err(error) => self.lose(&Error::TooLarge(error.limit)),
@@ -284,6 +342,7 @@ impl Relay {
     fn begin(&mut self, begun: Begun, places: Places) {
         let Some(plan) = &mut self.plan else { return };
         plan.places = Some(places);
+        self.watch = plan.watch_places();
         let limit = plan.limit;
         match begun {
             Begun::Whole(message) => {
@@ -305,12 +364,31 @@ impl Relay {
         }
     }
 
+    /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
+    fn pass_chunk(&mut self, chunk: Bytes) {
+        let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
+        let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
+        let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+            return framer.push(chunk);
+        };
+        self.out.extend_from_slice(&chunk);
+        if has_messages {
+            // A copy: the chunk keeps the whole buffer that it was read into.
+            self.last = Last::Events(Bytes::copy_from_slice(&chunk));
+        }
+    }
+
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
         let event = Event::parse(&frame);
-        self.resumable |= event.id.as_ref().is_some_and(|id| !id.is_empty());
+        // What is changed here would come unchanged from upstream, were the stream taken up again there.
+        let may_resume = plan.rewrite.is_none() && plan.minted.is_none();
+        self.resumable |= may_resume && event.id.as_ref().is_some_and(|id| !id.is_empty());
         if !event.has_message() {
+            if !may_resume && event.id.is_some() {
+                return;
+            }
             if !(plan.drop_priming && event.data.is_some()) {
                 self.out.extend_from_slice(&sse::prefix_ids(frame, UPSTREAM_EVENT));
             }
@@ -319,24 +397,25 @@ impl Relay {
         let data = event.data.as_deref().unwrap_or_default();
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         let rewritten = plan.changed(data);
-        let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
+        let id = event.id.as_deref().filter(|_| may_resume).map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-            self.last = message;
+            self.answered |= is_response(&message, &plan.id);
+            self.last = Last::Message(message);
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
                 let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-                self.last = message;
+                self.answered |= is_response(&message, &plan.id);
+                self.last = Last::Message(message);
             }
         } else {
-            self.last = match &event.data {
-                Some(std::borrow::Cow::Borrowed(data)) => frame.slice_ref(data),
-                Some(std::borrow::Cow::Owned(data)) => Bytes::copy_from_slice(data),
-                None => Bytes::new(),
-            };
-            self.out.extend_from_slice(&sse::prefix_ids(frame.clone(), UPSTREAM_EVENT));
+            self.answered |= may_answer(data) && is_response(data, &plan.id);
+            self.last = Last::Message(Bytes::copy_from_slice(data));
+            let unchanged =
+                if may_resume { sse::prefix_ids(frame.clone(), UPSTREAM_EVENT) } else { sse::write_event(None, data) };
+            self.out.extend_from_slice(&unchanged);
         }
     }
 
@@ -345,23 +424,28 @@ impl Relay {
         let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
-        self.last = message.clone();
+        self.answered |= self.plan.as_ref().is_some_and(|plan| may_answer(message) && is_response(message, &plan.id));
+        self.last = Last::Message(message.clone());
     }
 
     /// The upstream's stream has ended: if that was not the response, and nothing can be resumed, the client must hear
     /// that nothing more will come.
     fn finish(&mut self) {
         self.source = Source::Ended;
-        let answered = |plan: &Plan| is_response(&self.last, &plan.id);
-        if !self.resumable && self.plan.as_ref().is_some_and(|plan| !answered(plan)) {
+        if !self.resumable && !self.is_answered() {
             self.fail(&Kind::Fault(Fault::OutcomeUnknown));
         }
+    }
+
+    /// Whether the response has been passed on.
+    fn is_answered(&self) -> bool {
+        self.answered || self.plan.as_ref().is_none_or(|plan| self.last.answers(&plan.id))
     }
 
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        let answered = self.plan.as_ref().is_none_or(|plan| is_response(&self.last, &plan.id));
+        let answered = self.is_answered();
         match error {
             // What can be resumed may still come; what broke the protocol would break it again.
             Error::Lost(_) | Error::Connect(_) => self.finish(),
@@ -387,6 +471,11 @@ impl Relay {
 
     /// Ends the answer because its time is up.
     fn time_out(&mut self) {
+        if self.is_answered() {
+            // The upstream only left the stream open.
+            self.source = Source::Ended;
+            return;
+        }
         let fault = self.plan.as_mut().map(Plan::time_out);
         fault.into_iter().for_each(|fault| self.fail(&Kind::Fault(fault)));
     }
@@ -395,7 +484,7 @@ impl Relay {
     fn fail(&mut self, kind: &Kind) {
         self.source = Source::Ended;
         // Which request a resumed stream answers is not known here.
-        if let Some(plan) = self.plan.as_ref().filter(|_| !self.resumed) {
+        if let Some(plan) = self.plan.as_ref().filter(|plan| !self.resumed && !plan.cancelled.is_unwanted()) {
             let error = match kind {
                 Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
@@ -407,6 +496,11 @@ impl Relay {
 
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
+
+/// Whether a message can be a response, found without parsing: no response has a member `method` of its own.
+fn may_answer(message: &[u8]) -> bool {
+    memchr::memmem::find(message, b"\"method\"").is_none()
+}
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
 fn is_response(message: &[u8], id: &Id) -> bool {
@@ -454,12 +548,13 @@ impl HttpBody for Relay {
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
-            if filled.is_pending() && this.yields < YIELDS {
-                this.yields += 1;
+            this.quiet = if this.seen < this.out.len() { 0 } else { this.quiet + 1 };
+            this.seen = this.out.len();
+            if filled.is_pending() && this.quiet < QUIET_POLLS {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            this.yields = 0;
+            (this.seen, this.quiet) = (0, 0);
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
@@ -504,12 +599,12 @@ impl Drop for Relay {
         if matches!(source, Source::Ended) || self.resumable {
             return;
         }
-        let jobs = plan.jobs.clone();
-        jobs.spawn("drain", drain(source, plan));
+        let gateway = Arc::clone(&plan.gateway);
+        gateway.jobs.spawn("drain", drain(source, plan, self.watch.take()));
     }
 }
 
-async fn drain(source: Source, mut plan: Plan) {
+async fn drain(source: Source, mut plan: Plan, watch: Option<DropGuard>) {
     let reading = async {
         let mut kept = None;
         let begun = match source {
@@ -536,12 +631,13 @@ async fn drain(source: Source, mut plan: Plan) {
     let is_late = tokio::select! {
         () = reading => false,
         () = cancelled => false,
-        () = plan.jobs.stopping().cancelled() => false,
+        () = plan.gateway.jobs.stopping().cancelled() => false,
         () = tokio::time::sleep_until(plan.deadline) => true,
     };
     if is_late {
         plan.time_out();
     }
+    drop(watch);
 }
 
 macro_rules! opaque_debug {

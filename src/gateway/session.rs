@@ -162,6 +162,7 @@ impl Stream {
 pub struct CancelFlag {
     set: AtomicBool,
     dispatched: AtomicBool,
+    unwanted: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -170,6 +171,17 @@ impl CancelFlag {
     pub fn cancel(&self) {
         self.set.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Notes that the client has cancelled, before the upstream hears of it: what comes of the request from now on is not
+    /// told.
+    pub fn disown(&self) {
+        self.unwanted.store(true, Ordering::Release);
+    }
+
+    /// Whether the client wants no answer any more.
+    pub fn is_unwanted(&self) -> bool {
+        self.unwanted.load(Ordering::Acquire)
     }
 
     /// Notes that the upstream may see the request from now on, and so may ask because of it.
@@ -316,7 +328,7 @@ impl Sessions {
     pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
         let session = match self.by_token.get(token) {
             Some(session) => Arc::clone(&session),
-            None => self.take_up(token, route)?,
+            None => self.take_up(token, route, principal)?,
         };
         let is_theirs = session.terms.route == route.name && session.terms.principal == principal.digest();
         if !is_theirs || session.ended.is_cancelled() {
@@ -385,11 +397,15 @@ impl Sessions {
     }
 
     /// Opens an id from before this process, made with a key that is still in use.
-    fn take_up(&self, token: &str, route: &Route) -> Option<Arc<Session>> {
+    fn take_up(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
         let plain = self.sealer.open(Purpose::Session, token)?;
         let (number, issued, terms) = decode(&plain)?;
         // Whatever this process gave out and no longer knows has ended.
-        if issued >= self.started || terms.route != route.name || self.ended_here.contains(&number) {
+        if issued >= self.started
+            || terms.route != route.name
+            || terms.principal != principal.digest()
+            || self.ended_here.contains(&number)
+        {
             return None;
         }
         Some(self.insert(number, token.into(), terms, route.metrics.session()))

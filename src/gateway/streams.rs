@@ -10,12 +10,13 @@ use crate::jsonrpc::Id;
 use crate::upstream::{Error, Listening};
 
 use super::call::{Answer, Call};
+use super::forward::Registration;
 use super::listener::LISTENER_EVENT;
 use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
 use super::session::{CancelFlag, OpenStream, Session};
 use super::tasks::TASK_EVENT;
-use super::{Gateway, Route, over, owner};
+use super::{Gateway, POST_LIMIT, Route, over, owner};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
@@ -107,7 +108,13 @@ impl Gateway {
         session: &Arc<Session>,
         last_event_id: &str,
     ) -> Result<Answer, Kind> {
-        let listening = match route.upstream.listen(&session.terms.upstream, Some(last_event_id)).await {
+        let listening = route.upstream.listen(&session.terms.upstream, Some(last_event_id));
+        let late = |_| Err(Error::Lost("it did not resume a stream in time".into()));
+        let listening = match tokio::time::timeout(POST_LIMIT, listening).await.unwrap_or_else(late) {
+            Err(Error::SessionGone) => {
+                self.end_session(route, session);
+                return Err(Kind::NoSession);
+            }
             Err(Error::Refused { .. }) => {
                 return Err(Kind::Unusable("The server behind the gateway has nothing after this Last-Event-ID"));
             }
@@ -127,10 +134,10 @@ impl Gateway {
             deadline: Instant::now() + route.tools.otherwise.deadline,
             keep_alive: self.keep_alive,
             cancelled: Arc::new(CancelFlag::default()),
-            jobs: self.jobs.clone(),
-            registration: Box::new((session.open_stream(self.clock), route.metrics.stream())),
+            gateway: Arc::clone(self),
+            registration: Registration::Stream(session.open_stream(self.clock), route.metrics.stream()),
             places: None,
-            on_deadline: None,
+            cancels: None,
         };
         Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
     }

@@ -25,9 +25,9 @@ impl Gateway {
     /// Lists tools, on every page with what the route says of each (2025-11-25 tasks, "Tool-Level Negotiation").
     pub(super) async fn tools_list(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: Arc<Session>,
-        request: Request<'_>,
+        request: &Request<'_>,
     ) -> Result<Answer, Kind> {
         let has_tasks = session.terms.version.has_tasks();
         let rewrite: Option<Rewrite> = if has_tasks || !call.route.tools.permits_all() {
@@ -36,15 +36,15 @@ impl Gateway {
         } else {
             None
         };
-        self.forward_in(call, session, request, Manner { rewrite, ..Manner::default() }).await
+        self.forward(call, session, request, Manner { rewrite, ..Manner::default() }).await
     }
 
     /// Calls a tool: plainly, or as a task.
     pub(super) async fn tools_call(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: Arc<Session>,
-        request: Request<'_>,
+        request: &Request<'_>,
     ) -> Result<Answer, Kind> {
         let name = request.params.name.and_then(|name| string_value(name.get()));
         let Some(name) = name else {
@@ -60,10 +60,10 @@ impl Gateway {
             // 2025-11-25 tasks, "Tool-Level Negotiation" 2: -32601 in both cases.
             (None, Support::Required) if has_tasks => Err(Kind::NotServed("This tool can only be called as a task")),
             (Some(_), Support::Forbidden) if has_tasks => Err(Kind::NotServed("This tool can't be called as a task")),
-            (Some(task), _) if has_tasks => self.create(call, &session, &request, &name, task, policy).await,
+            (Some(task), _) if has_tasks => self.create(call, &session, request, &name, task, policy).await,
             _ => {
                 let manner = Manner { exclusive: policy.exclusive, deadline: Some(policy.deadline), rewrite: None };
-                self.forward_in(call, session, request, manner).await
+                self.forward(call, session, request, manner).await
             }
         }
     }
@@ -72,7 +72,7 @@ impl Gateway {
     #[expect(clippy::too_many_arguments, reason = "each is one thing that the call was found to be")]
     async fn create(
         self: &Arc<Self>,
-        call: Call,
+        call: &mut Call,
         session: &Arc<Session>,
         request: &Request<'_>,
         tool: &str,
@@ -114,12 +114,12 @@ impl Gateway {
         let id = self.mint();
         let held = HeldCall {
             gateway: Arc::clone(self),
-            route: call.route,
+            route: Arc::clone(&call.route),
             session: Arc::clone(session),
             params: params_for_upstream(request, &id, wants_progress),
             id,
             wants_progress,
-            headers: call.headers,
+            headers: std::mem::take(&mut call.headers),
             exclusive: policy.exclusive,
             input_timeout: policy.input_timeout,
             task: Arc::clone(&task),

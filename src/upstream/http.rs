@@ -10,12 +10,13 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as Failure, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
+use crate::threads;
 
 use super::messages::{Messages, collect};
 use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
@@ -50,10 +51,16 @@ pub struct Config {
     pub max_message: usize,
 }
 
+type PooledClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
 /// A server behind streamable HTTP.
 #[derive(Debug)]
 pub struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// One with connections of its own for each thread that serves: whoever is answered would otherwise be woken by
+    /// another thread.
+    clients: Vec<PooledClient>,
+    /// For all other threads.
+    shared: PooledClient,
     config: Config,
 }
 
@@ -72,22 +79,30 @@ impl Http {
             .enable_http1()
             .enable_http2()
             .wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_LIMIT)
-            .pool_max_idle_per_host(512)
-            .build(connector);
-        Self { client, config }
+        let client = || {
+            Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(IDLE_LIMIT)
+                .pool_max_idle_per_host(512)
+                .build(connector.clone())
+        };
+        Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), config }
+    }
+
+    fn client(&self) -> &PooledClient {
+        threads::number().and_then(|number| self.clients.get(number)).unwrap_or(&self.shared)
     }
 
     /// Adds what this hop decides to the client's headers and sends the request.
-    async fn exchange(
+    fn exchange(
         &self,
         method: Method,
         mut headers: HeaderMap,
         session: Option<&SessionKey>,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<ResponseFuture, Error> {
+        // Once, for all fields of this hop.
+        headers.reserve(8);
         headers.insert(ACCEPT_ENCODING, IDENTITY);
         if let Some(session) = session {
             if let Some(id) = &session.id {
@@ -105,20 +120,30 @@ impl Http {
         *request.method_mut() = method;
         *request.uri_mut() = self.config.url.clone();
         *request.headers_mut() = headers;
-        self.client
-            .request(request)
-            .await
-            .map_err(|error| if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) })
+        Ok(self.client().request(request))
     }
 
-    /// Posts a message; answers with an error status become errors.
-    async fn post(&self, session: Option<&SessionKey>, message: Outgoing) -> Result<Response<Incoming>, Error> {
+    /// Posts a message.
+    fn post(&self, session: Option<&SessionKey>, message: Outgoing) -> Result<ResponseFuture, Error> {
         let Outgoing { mut headers, body, .. } = message;
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        let response = self.exchange(Method::POST, headers, session, body).await?;
-        if response.status().is_success() { Ok(response) } else { Err(refusal(session, response).await) }
+        self.exchange(Method::POST, headers, session, body)
     }
+}
+
+/// Waits for the head of an answer.
+async fn answered(sending: ResponseFuture) -> Result<Response<Incoming>, Error> {
+    let failed =
+        |error: Failure| if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) };
+    sending.await.map_err(failed)
+}
+
+/// The same for a message that was posted; answers with an error status become errors.
+async fn posted(session: Option<&SessionKey>, sending: ResponseFuture) -> Result<Response<Incoming>, Error> {
+    let response = answered(sending).await?;
+    // Boxed, since every call would have room for it.
+    if response.status().is_success() { Ok(response) } else { Err(Box::pin(refusal(session, response)).await) }
 }
 
 /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
@@ -127,13 +152,9 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
     if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
         return Error::SessionGone;
     }
-    // A proxy in between may say so after the server has begun.
-    if status.is_server_error() {
-        return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
-    }
     // Another resource's challenge means nothing to the gateway's client.
     let ours = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
-    if status.is_client_error() && !ours && is_type(response.headers(), "application/json") {
+    if !ours && is_type(response.headers(), "application/json") {
         let mut body = body_of(response);
         if let Ok(Ok(text)) = tokio::time::timeout(HANDSHAKE_LIMIT, collect(&mut body, REFUSAL_LIMIT)).await
             && let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(&text)
@@ -141,17 +162,22 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
             return Error::Refused { status, error: error.get().into() };
         }
     }
-    Error::Protocol(format!("it answered with HTTP status {}", status.as_u16()))
+    let what = format!("it answered with HTTP status {}", status.as_u16());
+    // A proxy in between may say so after the server has begun.
+    if status.is_server_error() { Error::Lost(what.into()) } else { Error::Protocol(what) }
 }
 
 fn body_of(response: Response<Incoming>) -> Body {
     response.into_body().map_err(|error| Error::Lost(error.into())).boxed_unsync()
 }
 
+/// Whether the body is of a media type, whatever its parameters.
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case(wanted)
+    let is_wanted = |value: &HeaderValue| {
+        let essence = || value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        value == wanted || essence().eq_ignore_ascii_case(wanted)
+    };
+    headers.get(CONTENT_TYPE).is_some_and(is_wanted)
 }
 
 /// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
@@ -160,10 +186,10 @@ fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
     if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != IDENTITY) {
         return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
     }
-    if is_type(headers, "text/event-stream") {
-        Ok(Reply::Events(body_of(response)))
-    } else if is_type(headers, "application/json") {
+    if is_type(headers, "application/json") {
         Ok(Reply::Json(body_of(response)))
+    } else if is_type(headers, "text/event-stream") {
+        Ok(Reply::Events(body_of(response)))
     } else {
         Err(Error::Protocol("its answer is neither JSON nor an event stream".into()))
     }
@@ -187,6 +213,30 @@ async fn handshake(reply: Reply, id: &Id, limit: usize) -> Result<Box<str>, Erro
     Err(Error::Protocol("it did not answer `initialize`".into()))
 }
 
+impl Http {
+    /// Reads the answer to `initialize`; a session that the server has begun by then is not left behind.
+    async fn finish_opening(
+        &self,
+        response: Response<Incoming>,
+        id: &Id,
+        session: Option<Arc<str>>,
+    ) -> Result<Opened, Error> {
+        let read = async {
+            let result = handshake(reply_of(response)?, id, self.config.max_message).await?;
+            let version = ProtocolVersion::of_initialize_result(&result)
+                .ok_or_else(|| Error::Protocol("it chose a protocol version that is not spoken here".into()))?;
+            Ok((result, version))
+        };
+        match read.await {
+            Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version }, result }),
+            Err(error) => {
+                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST }).await;
+                Err(error)
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Upstream for Http {
     async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error> {
@@ -194,12 +244,9 @@ impl Upstream for Http {
         let body = jsonrpc::request(&id, "initialize", Some(params));
         let kind = Kind::Request { id: id.clone(), progress_token: None };
         let opening = async {
-            let response = self.post(None, Outgoing { kind, body, headers }).await?;
+            let response = posted(None, self.post(None, Outgoing { kind, body, headers })?).await?;
             let session = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
-            let result = handshake(reply_of(response)?, &id, self.config.max_message).await?;
-            let version = ProtocolVersion::of_initialize_result(&result)
-                .ok_or_else(|| Error::Protocol("it chose a protocol version that is not spoken here".into()))?;
-            Ok(Opened { session: SessionKey { id: session, version }, result })
+            self.finish_opening(response, &id, session).await
         };
         let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
         tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?
@@ -207,7 +254,7 @@ impl Upstream for Http {
 
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {
         let one_way = message.kind == Kind::OneWay;
-        let response = self.post(Some(session), message).await?;
+        let response = posted(Some(session), self.post(Some(session), message)?).await?;
         if one_way {
             return Ok(Reply::Accepted);
         }
@@ -218,13 +265,13 @@ impl Upstream for Http {
     }
 
     async fn listen(&self, session: &SessionKey, last_event_id: Option<&str>) -> Result<Listening, Error> {
-        let mut headers = HeaderMap::with_capacity(8);
+        let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, EVENTS);
         if let Some(id) = last_event_id {
             let id = HeaderValue::from_str(id).map_err(|_| Error::Protocol("unusable event id".into()))?;
             headers.insert(LAST_EVENT_ID, id);
         }
-        let response = self.exchange(Method::GET, headers, Some(session), Bytes::new()).await?;
+        let response = answered(self.exchange(Method::GET, headers, Some(session), Bytes::new())?).await?;
         match response.status() {
             StatusCode::OK => match reply_of(response)? {
                 Reply::Events(body) => Ok(Listening::Events(body)),
@@ -244,7 +291,8 @@ impl Upstream for Http {
         if session.id.is_none() {
             return;
         }
-        let exchange = self.exchange(Method::DELETE, HeaderMap::new(), Some(session), Bytes::new());
+        let exchange =
+            async { answered(self.exchange(Method::DELETE, HeaderMap::new(), Some(session), Bytes::new())?).await };
         match tokio::time::timeout(CLOSE_LIMIT, exchange).await {
             Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "upstream session closed"),
             Ok(Err(error)) => tracing::debug!(%error, "upstream session not closed"),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
@@ -148,7 +149,15 @@ async fn next_event(body: &mut Body, framer: &mut Framer) -> Result<Option<Bytes
 /// # Errors
 /// [`Error::TooLarge`] for a longer body, or as the body fails.
 pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
-    let mut read = Vec::new();
+    let first = body.frame().await.transpose()?.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+    if first.len() > limit {
+        return Err(Error::TooLarge(limit));
+    }
+    // Most are in one piece, which is passed on as it came.
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut read = first.to_vec();
     read_to_end(body, &mut read, limit).await?;
     Ok(Bytes::from(read))
 }

@@ -300,7 +300,7 @@ async fn round(binary: &Binary, server: &Server) {
 async fn a_second_round_takes_no_more_memory_than_the_first() {
     let server = server().await;
     let binary = Binary::start(&format!(
-        "sessions: {{idle: 1s}}\nroutes:\n  - name: main\n    path: /mcp\n    upstream: {{url: \"{}\"}}\n    \
+        "sessions: {{idle: 5s}}\nroutes:\n  - name: main\n    path: /mcp\n    upstream: {{url: \"{}\"}}\n    \
          tasks: {{deadline: 8s, retention: 1s, ttl: {{default: 9s, max: 9s}}}}\n",
         server.url()
     ))

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::support::raw_upstream::{
-    Heard, Step, bare, chunk, event, events_head, gate, json_body, last_chunk, send, whole,
+    Heard, Step, bare, chunk, event, events_head, gate, json_body, last_chunk, send, whole, with_session,
 };
 use crate::support::{Client, Gateway, RawUpstream, Value, json, related, text_of};
 
@@ -81,7 +81,7 @@ async fn a_server_may_choose_a_newer_version_than_its_client_speaks() {
     let upstream = RawUpstream::start(|heard: &Heard| match heard.method.as_str() {
         "initialize" => {
             let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}});
-            Some(vec![json_body(&heard.answer(&result.to_string()))])
+            Some(vec![with_session(&heard.answer(&result.to_string()))])
         }
         "tools/call" => {
             let primed = chunk("id: 0\nretry: 5\ndata: \n\n: a comment\n\n");

@@ -367,7 +367,7 @@ async fn no_process_outlives_the_gateway() {
 #[tokio::test]
 async fn idle_sessions_take_their_servers_with_them() {
     let arguments = marked!("905");
-    let gateway = Gateway::setup().sections("sessions: {idle: 500ms}").stdio(&arguments).start().await;
+    let gateway = Gateway::setup().sections("sessions: {idle: 2s}").stdio(&arguments).start().await;
     for _ in 0..20 {
         gateway.open().await;
     }

@@ -1,5 +1,6 @@
 //! A call on its way, apart from the connection that it came on.
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::Instant;
@@ -56,8 +57,8 @@ pub(in crate::gateway) enum Waited {
 impl Drop for Detached {
     fn drop(&mut self) {
         if let Some((sending, plan)) = self.parts.take() {
-            let jobs = plan.jobs.clone();
-            jobs.spawn("drain", drain(Source::Waiting(sending), plan));
+            let gateway = Arc::clone(&plan.gateway);
+            gateway.jobs.spawn("drain", drain(Source::Waiting(sending), plan, None));
         }
     }
 }

@@ -87,6 +87,12 @@ pub(crate) fn json_body(body: &str) -> Step {
     whole(200, "application/json", body)
 }
 
+/// A whole JSON answer that gives the client a session.
+pub(crate) fn with_session(body: &str) -> Step {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: theirs";
+    send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
 /// An answer without a body.
 pub(crate) fn bare(status: u16) -> Step {
     send(format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n"))
