@@ -127,12 +127,7 @@ impl Stdio {
             Error::Connect(error.into())
         })?;
         let (conversation, outbox) = Conversation::new(self.config.stream_wait);
-        let child = Arc::new(Child {
-            conversation,
-            stop,
-            gone: CancellationToken::new(),
-            ending: OnceLock::new(),
-        });
+        let child = Arc::new(Child { conversation, stop, gone: CancellationToken::new(), ending: OnceLock::new() });
         let place = Place::take(&self.children, key, &child);
         let config = Arc::clone(&self.config);
         let span = tracing::info_span!("server", program = config.command.first(), pid = group.id());
