@@ -47,7 +47,7 @@ impl Stage {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.as_slice() {
             ["make", target] => assert!(read("Makefile").contains(&format!("\n{target}:")), "no target `{target}`"),
-            ["cargo", "build", "--release"] => {}
+            ["cargo", "install", "--path", "."] => {}
             ["cargo", "run", "--release", "--", "demo"] => demo(),
             ["docker", "compose", "up"] => assert!(root().join("docker-compose.yml").is_file()),
             ["demo_server", arguments @ ..] => {
