@@ -146,6 +146,9 @@ async fn posted(session: Option<&SessionKey>, sending: ResponseFuture) -> Result
     if response.status().is_success() { Ok(response) } else { Err(Box::pin(refusal(session, response)).await) }
 }
 
+/// What is wrong when something serves HTTP, but nothing at the path that it was asked for.
+pub(crate) const NO_ENDPOINT: &str = "there is no MCP endpoint at this path (HTTP status 404)";
+
 /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
 async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
     let status = response.status();
@@ -161,6 +164,9 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
         {
             return Error::Refused { status, error: error.get().into() };
         }
+    }
+    if status == StatusCode::NOT_FOUND {
+        return Error::Protocol(NO_ENDPOINT.to_owned());
     }
     let what = format!("it answered with HTTP status {}", status.as_u16());
     // A proxy in between may say so after the server has begun.
