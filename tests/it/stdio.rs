@@ -380,11 +380,12 @@ async fn idle_sessions_take_their_servers_with_them() {
 async fn a_handshake_that_is_none_leaves_no_process() {
     for (marker, result) in [
         ("906.0", r#"{"protocolVersion":"2025-11-25","capabilities":[]}"#),
-        ("907.0", r#"{"protocolVersion":"2025-11-25"}"#),
+        ("907.0", r#"{"capabilities":{}}"#),
         ("908.0", r#"{"protocolVersion":"2099-01-01","capabilities":{}}"#),
     ] {
-        let response = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#);
-        let script = format!("read -r request; echo '{response}'; exec sleep {marker}");
+        let id = r#"$(echo "$request" | sed 's/.*"id":\("[^"]*"\).*/\1/')"#;
+        let answer = format!(r#"echo '{{"jsonrpc":"2.0","id":'"{id}"',"result":{result}}}'"#);
+        let script = format!("sleep {marker} & read -r request; {answer}; wait");
         let gateway = Gateway::setup().command(&["sh", "-c", &script]).start().await;
         let (client, answer) = gateway.client().initialize().await;
         let error = answer.response().await["error"].take();
