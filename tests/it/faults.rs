@@ -1,6 +1,9 @@
 //! The server behind the gateway breaks: for plain calls and for tasks, the client hears what is known, soon, and no tool
 //! runs twice.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use http::StatusCode;
 use taskgate::demo::server::{Fault, Options};
 
@@ -481,14 +484,69 @@ async fn a_resumption_that_fails_leaves_the_outcome_unknown() {
 /// the Server" 6): each event that comes renews the patience with it.
 #[tokio::test]
 async fn a_server_that_is_polled_by_resumption_gets_there() {
-    let options = Options { event_ids: true, priming: true, ..Options::default() };
-    let gateway = Gateway::setup().server(options).start().await;
+    // Given a server that cuts each of its streams after no more than an event id, by a proper end or without one, far
+    // more often than a resumption may fail in a row,
+    const CUTS: usize = 17;
+    let (asked, streams) = (Mutex::new(String::new()), AtomicUsize::new(0));
+    let upstream = RawUpstream::start(move |heard| {
+        let number = streams.load(Ordering::SeqCst);
+        let primed = chunk(&format!("id: {number}\nretry: 1\ndata: \n\n"));
+        if heard.method == "tools/call" {
+            heard.id.clone_into(&mut asked.lock().unwrap());
+            return Some(vec![events_head(), primed, last_chunk()]);
+        }
+        let after = heard.headers.get("last-event-id").filter(|_| heard.http_method == "GET")?;
+        assert_eq!(after, &number.to_string());
+        let number = streams.fetch_add(1, Ordering::SeqCst) + 1;
+        let primed = chunk(&format!("id: {number}\nretry: 1\ndata: \n\n"));
+        Some(if number > CUTS {
+            let id = asked.lock().unwrap().clone();
+            let answer = Heard { id, ..heard.clone() }.says("at last");
+            vec![events_head(), primed, event(&answer), last_chunk()]
+        } else {
+            vec![events_head(), primed, if number % 2 == 0 { last_chunk() } else { Step::Close }]
+        })
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     let client = gateway.open().await;
-    gateway.upstream.fail("tools/call", Fault::EndEarly, 1);
-    gateway.upstream.fail("GET", Fault::EndEarly, 11);
-    let id = client.start("log", json!({"messages": 10})).await;
-    assert_eq!(text_of(&client.outcome(&id).await), "logged");
-    assert_eq!(gateway.upstream.stats().tool("log").started, 1);
+    let id = client.start("x", json!({})).await;
+    // then the call is heard to its end, and runs once.
+    assert_eq!(text_of(&client.outcome(&id).await), "at last");
+    let is_resumption = |heard: &&Heard| heard.headers.contains_key("last-event-id");
+    let heard = upstream.until(|_| true).await;
+    assert_eq!((heard.iter().filter(is_resumption).count(), upstream.count("tools/call")), (CUTS + 1, 1));
+}
+
+/// Who waits for a task hears of its deadline even if the server does not take the cancel that follows from it.
+#[tokio::test]
+async fn a_cancel_that_the_server_does_not_take_keeps_nobody_waiting() {
+    let taken = gate();
+    let opened = taken.clone();
+    let upstream = RawUpstream::start(move |heard| match &*heard.method {
+        "tools/call" if heard.body["params"]["name"] == "x" => Some(vec![Step::Stall]),
+        "notifications/cancelled" => Some(vec![Step::Gate(opened.clone()), bare(202)]),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("deadline: 1s").start().await;
+    let client = gateway.open().await;
+    let next = gateway.open().await;
+    let id = client.start("x", json!({})).await;
+    upstream.heard("tools/call", 1).await;
+    // Given a session that is ended at the server as soon as the cancel is through,
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    assert_eq!(reason(&next.outcome(&id).await), DEADLINE);
+    assert_eq!(next.task(&id).await["status"], "failed");
+    upstream.heard("notifications/cancelled", 1).await;
+    for _ in 0..20 {
+        next.call("usual", json!({})).await;
+    }
+    // then it was not when the waiter had its answer.
+    let is_delete = |heard: &Heard| heard.http_method == "DELETE";
+    assert!(!upstream.until(|_| true).await.iter().any(is_delete));
+    taken.add_permits(1);
+    upstream.until(move |heard| heard.iter().any(is_delete)).await;
 }
 
 /// Events that come again after a resumption change nothing, and a result that comes after a cancel is dropped.

@@ -22,6 +22,7 @@ mod faults;
 mod killing;
 mod limits;
 mod load;
+mod once;
 mod operators;
 mod patience;
 mod progress;
