@@ -149,6 +149,7 @@ async fn refused(client: &Client, params: Value) -> Result<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::too_many_lines, reason = "one storm, read from its beginning to its end")]
 async fn a_storm_over_every_quota_passes() {
     const CALLS: usize = 40;
     let tenants = ["plain", "few", "kept", "bytes", "creates", "requests"];

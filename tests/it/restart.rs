@@ -1,10 +1,10 @@
 //! A gateway that is started again: what a client holds is good as long as the key is.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
 use taskgate::app::App;
+use taskgate::clock::Clock;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server};
 
@@ -35,7 +35,7 @@ fn moved(client: &Client, app: &App) -> Client {
 }
 
 fn millisecond() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
+    u128::from(Clock::system().now().as_millis())
 }
 
 #[tokio::test]
