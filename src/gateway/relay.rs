@@ -241,6 +241,7 @@ impl Relay {
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
             return framer.push(chunk);
         };
+        self.answered = self.answered || chunk_answers(&chunk, &plan.id);
         self.out.extend_from_slice(&chunk);
         if has_messages {
             self.last.set(&chunk, true);
@@ -280,7 +281,7 @@ impl Relay {
                 self.last.set(&message, false);
             }
         } else {
-            self.answered |= may_answer(data) && is_response(data, &plan.id);
+            self.answered = self.answered || answers(data, &plan.id);
             self.last.set(data, false);
             let unchanged =
                 if may_resume { sse::prefix_ids(frame.clone(), UPSTREAM_EVENT) } else { sse::write_event(None, data) };
@@ -293,7 +294,7 @@ impl Relay {
         let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
-        self.answered |= self.plan.as_ref().is_some_and(|plan| may_answer(message) && is_response(message, &plan.id));
+        self.answered = self.answered || self.plan.as_ref().is_some_and(|plan| answers(message, &plan.id));
         self.last.set(message, false);
     }
 
@@ -366,9 +367,31 @@ impl Relay {
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
 
-/// Whether a message can be a response, found without parsing: no response has a member `method` of its own.
-fn may_answer(message: &[u8]) -> bool {
-    memchr::memmem::find(message, b"\"method\"").is_none()
+/// Whether a message, or one of an array, answers a request; most are known not to without being parsed.
+fn answers(message: &[u8], id: &Id) -> bool {
+    if !has_outcome(message) {
+        return false;
+    }
+    match jsonrpc::split_batch(message) {
+        Ok(members) => members.iter().any(|member| is_response(member.get().as_bytes(), id)),
+        Err(_) => is_response(message, id),
+    }
+}
+
+/// Whether one of these events answers a request.
+fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
+    if !has_outcome(chunk) {
+        return false;
+    }
+    let mut framer = Framer::new(chunk.len());
+    framer.push(chunk.clone());
+    std::iter::from_fn(|| framer.next_frame().ok().flatten())
+        .any(|frame| Event::parse(&frame).data.is_some_and(|data| answers(&data, id)))
+}
+
+/// No response is without one of these words.
+fn has_outcome(bytes: &[u8]) -> bool {
+    ["\"result\"", "\"error\""].iter().any(|word| memchr::memmem::find(bytes, word.as_bytes()).is_some())
 }
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
