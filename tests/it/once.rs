@@ -1,7 +1,7 @@
 //! One request, one response: whatever the server's spelling, event ids and last words are.
 
 use crate::support::raw_upstream::{
-    Heard, Step, chunk, event, event_with_id, events_head, json_body, last_chunk, with_session,
+    Heard, Step, chunk, event, event_with_id, events_head, gate, json_body, last_chunk, with_session,
 };
 use crate::support::{Answer, Gateway, RawUpstream, Value, json, text_of};
 
@@ -85,6 +85,40 @@ async fn a_page_of_tools_has_no_event_ids_of_the_servers() {
     }
 }
 
+#[tokio::test]
+async fn a_response_need_not_be_the_last_message() {
+    // Given a server that goes on to talk after its response: in a write of its own once the client has the response, in
+    // the same write, and with the connection closed in place of an end.
+    let after = gate();
+    let opened = after.clone();
+    let upstream = RawUpstream::calling(move |heard: &Heard| {
+        let response = heard.says("hello");
+        match heard.body["params"]["name"].as_str().unwrap() {
+            "apart" => {
+                vec![events_head(), event(&response), Step::Gate(opened.clone()), event(TOLD), last_chunk()]
+            }
+            "together" => vec![events_head(), chunk(&format!("data: {response}\n\ndata: {TOLD}\n\n")), last_chunk()],
+            _ => vec![events_head(), event(&response), event(TOLD), Step::Close],
+        }
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    for version in VERSIONS {
+        let client = gateway.client().version(version).open().await;
+        for tool in ["together", "closed"] {
+            let answer = client.request("tools/call", json!({"name": tool})).await;
+            let response = only_response(answer, &format!("{version} {tool}")).await;
+            assert_eq!(text_of(&response), "hello", "{version} {tool}");
+        }
+        let mut answer = client.request("tools/call", json!({"name": "apart"})).await;
+        assert_eq!(text_of(&answer.message().await), "hello");
+        after.add_permits(1);
+        let rest = answer.messages().await;
+        assert!(rest.iter().all(|message| message["method"] == "notifications/vendor"), "{version}: {rest:?}");
+        assert_eq!(rest.len(), 1, "{version}");
+    }
+}
+
 /// Batches are of one version only: the clients of others get their members, and all get one response.
 #[tokio::test]
 async fn a_batch_may_go_on_after_the_response() {
@@ -97,6 +131,7 @@ async fn a_batch_may_go_on_after_the_response() {
             }
             (_, Some("together")) => vec![event(&format!("[{response},{TOLD}]"))],
             (_, Some("before")) => vec![event(&format!("[{TOLD},{response}]"))],
+            (_, Some("after")) => vec![event(&format!("[{TOLD},{response}]")), event(TOLD)],
             _ => return None,
         };
         Some([vec![events_head()], rest, vec![last_chunk()]].into_iter().flatten().collect())
@@ -105,7 +140,7 @@ async fn a_batch_may_go_on_after_the_response() {
     let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     for version in VERSIONS {
         let client = gateway.client().version(version).open().await;
-        for tool in ["together", "before"] {
+        for tool in ["together", "before", "after"] {
             let answer = client.request("tools/call", json!({"name": tool})).await;
             let response = only_response(answer, &format!("{version} {tool}")).await;
             assert_eq!(text_of(&response), "hello", "{version} {tool}");
@@ -113,7 +148,7 @@ async fn a_batch_may_go_on_after_the_response() {
     }
     // A task ends once as well.
     let client = gateway.open().await;
-    for tool in ["together", "before"] {
+    for tool in ["together", "before", "after"] {
         let id = client.start(tool, json!({})).await;
         assert_eq!(text_of(&client.outcome(&id).await), "hello", "{tool}");
         assert_eq!(client.task(&id).await["status"], "completed");
