@@ -34,18 +34,15 @@ fn moved(client: &Client, app: &App) -> Client {
     moved
 }
 
-fn millisecond() -> u128 {
-    u128::from(Clock::system().now().as_millis())
-}
-
 #[tokio::test]
 async fn a_session_goes_on_while_its_key_is_known() {
     let upstream = Server::start_on_loopback(Options::default()).await.unwrap();
     let first = start(&upstream, &format!("key: \"{OLD}\"")).await;
     let client = Opening::at(first.address).open().await;
     // Ids carry the time in milliseconds, and real processes don't follow each other within one.
-    let opened = millisecond();
-    while millisecond() <= opened {
+    let clock = Clock::system();
+    let opened = clock.now();
+    while clock.now() <= opened {
         tokio::task::yield_now().await;
     }
     // Given a process that is gone without having ended its sessions, then the next takes them up by the same key,
