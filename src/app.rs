@@ -29,7 +29,7 @@ use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rate, Rates};
-use crate::threads::Threads;
+use crate::threads::{self, Threads};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 /// How long connections may take to finish once held calls are over.
@@ -37,18 +37,20 @@ const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
-/// Times that no configuration changes.
+/// What no configuration changes.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// How long a stream may be silent before something keeps it warm.
     pub keep_alive: Duration,
     /// How long clients may keep the gateway waiting.
     pub patience: Patience,
+    /// How many threads serve connections; with none, the caller's runtime does.
+    pub threads: usize,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { keep_alive: KEEP_ALIVE, patience: Patience::default() }
+        Self { keep_alive: KEEP_ALIVE, patience: Patience::default(), threads: threads::count() }
     }
 }
 
@@ -124,7 +126,7 @@ impl App {
             metrics,
         };
         let stop_accepting = CancellationToken::new();
-        let threads = Arc::new(Threads::start().context("the threads can't be started")?);
+        let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
         let serving =
             server::serve(listener, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
@@ -150,7 +152,6 @@ impl App {
         stop.await;
         self.admin.stopping();
         self.gateway.drain();
-        // Said when it is true: whoever reads it may ask at once.
         tracing::info!(drain = ?self.drain, "stopping");
         if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("held calls are given up: the drain time is over");

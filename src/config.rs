@@ -9,6 +9,7 @@ mod build;
 mod describe;
 mod environment;
 mod problem;
+mod program;
 mod raw;
 mod secret;
 mod settings;

@@ -8,6 +8,7 @@ mod object;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,21 +23,48 @@ pub const MAX_ID_BYTES: usize = 1024;
 
 /// A request id: a JSON string or integer, kept as the text the peer wrote.
 ///
-/// Comparing the text is enough: a peer that answers or cancels repeats the id as it was given.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(Arc<str>);
+/// Ids are equal when they mean the same, however they are spelled: servers write strings anew.
+#[derive(Clone)]
+pub struct Id {
+    text: Arc<str>,
+    /// The plain spelling, where the text has escapes.
+    plain: Option<Arc<str>>,
+}
+
+impl PartialEq for Id {
+    fn eq(&self, other: &Self) -> bool {
+        self.meaning() == other.meaning()
+    }
+}
+
+impl Eq for Id {}
+
+impl Hash for Id {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.meaning().hash(state);
+    }
+}
 
 impl Id {
+    fn new(text: &str) -> Self {
+        let plain = text.contains('\\').then(|| string_value(text).map(|value| raw_string(&value).into())).flatten();
+        Self { text: text.into(), plain }
+    }
+
+    fn meaning(&self) -> &str {
+        self.plain.as_deref().unwrap_or(&self.text)
+    }
+
     /// An integer id of the gateway's own.
     #[must_use]
     pub fn number(value: u64) -> Self {
-        Self(value.to_string().into())
+        Self::new(&value.to_string())
     }
 
     /// A string id of the gateway's own.
     #[must_use]
     pub fn string(value: &str) -> Self {
-        Self(raw_string(value).into())
+        Self::new(&raw_string(value))
     }
 
     /// Reads an id as JSON text.
@@ -53,7 +81,7 @@ impl Id {
             return Err(Defect::Invalid("the request id is longer than 1024 bytes"));
         }
         if text.starts_with('"') || integer() {
-            Ok(Self(text.into()))
+            Ok(Self::new(text))
         } else {
             Err(Defect::Invalid("the request id must be a string or an integer"))
         }
@@ -62,19 +90,19 @@ impl Id {
     /// The id as JSON text.
     #[must_use]
     pub fn as_json(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// The text of a string id; `None` for an integer.
     #[must_use]
     pub fn as_text(&self) -> Option<Cow<'_, str>> {
-        string_value(&self.0)
+        string_value(&self.text)
     }
 }
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -243,12 +271,12 @@ pub fn error_response(id: Option<&Id>, error: &ErrorObject) -> Bytes {
 }
 
 fn write(id: Option<&Id>, method: Option<&str>, payload: Option<(&str, &str)>) -> Bytes {
-    let size = 64 + id.map_or(0, |id| id.0.len()) + payload.map_or(0, |(_, text)| text.len());
+    let size = 64 + id.map_or(0, |id| id.text.len()) + payload.map_or(0, |(_, text)| text.len());
     let mut out = String::with_capacity(size);
     out.push_str("{\"jsonrpc\":\"2.0\"");
     if let Some(id) = id {
         out.push_str(",\"id\":");
-        out.push_str(&id.0);
+        out.push_str(&id.text);
     }
     if let Some(method) = method {
         out.push_str(",\"method\":");

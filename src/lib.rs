@@ -13,6 +13,8 @@
 //! | [`sse`] | server-sent events: cutting, reading, writing. Pure |
 //! | [`clock`] | wall time that follows the runtime's clock |
 //! | [`jobs`] | the only place where jobs start and stop |
+//! | [`threads`] | the threads that serve connections, each with a runtime of its own |
+//! | [`waits`] | sleeps that are used again, for what happens with every request |
 //! | [`seal`] | sealed tokens: session ids, cursors, event ids |
 //! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
 //! | [`metrics`] | everything that is counted |

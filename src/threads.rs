@@ -50,20 +50,23 @@ impl Threads {
     ///
     /// # Errors
     /// When the system gives no thread, or no file for its runtime.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(count: usize) -> io::Result<Self> {
         let stop = CancellationToken::new();
-        let threads = (0..count()).map(|number| Thread::start(number, stop.clone())).collect::<io::Result<_>>();
+        let threads = (0..count).map(|number| Thread::start(number, stop.clone())).collect::<io::Result<_>>();
         // Those that were started already must not be left behind.
         let threads = threads.inspect_err(|_| stop.cancel())?;
         Ok(Self { threads, stop })
     }
 
-    /// Starts a job on the thread that has the fewest, where it stays.
+    /// Starts a job on the thread that has the fewest, where it stays; without threads, on the caller's runtime.
     pub fn spawn<F>(&self, jobs: &Jobs, name: &'static str, job: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Some(thread) = self.threads.iter().min_by_key(|thread| thread.jobs.load(Ordering::Relaxed)) else { return };
+        let Some(thread) = self.threads.iter().min_by_key(|thread| thread.jobs.load(Ordering::Relaxed)) else {
+            jobs.spawn(name, job);
+            return;
+        };
         let counted = Counted::new(&thread.jobs);
         jobs.spawn_on(&thread.runtime, name, async move {
             let _counted = counted;
@@ -127,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn jobs_are_spread_and_stay() {
-        let (threads, jobs) = (Threads::start().unwrap(), Jobs::default());
+        let (threads, jobs) = (Threads::start(count()).unwrap(), Jobs::default());
         let (seen, mut numbers) = mpsc::channel(64);
         for _ in 0..2 * count() {
             let seen = seen.clone();

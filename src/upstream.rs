@@ -146,7 +146,8 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// Any [`Error`]; nothing is left open then.
     async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error>;
 
-    /// Sends a message on a session. Dropping the future or the reply never cancels the request.
+    /// Sends a message on a session. Dropping the future or the reply sends no cancel; over HTTP it closes
+    /// the connection, which some servers take for one.
     ///
     /// # Errors
     /// [`Error::Connect`] only when the server can't have seen the message.

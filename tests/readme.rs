@@ -47,7 +47,7 @@ impl Stage {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.as_slice() {
             ["make", target] => assert!(read("Makefile").contains(&format!("\n{target}:")), "no target `{target}`"),
-            ["cargo", "build", "--release"] => {}
+            ["cargo", "install", "--path", "."] => {}
             ["cargo", "run", "--release", "--", "demo"] => demo(),
             ["docker", "compose", "up"] => assert!(root().join("docker-compose.yml").is_file()),
             ["demo_server", arguments @ ..] => {
@@ -140,6 +140,9 @@ async fn exit_codes_are_those_of_the_documents() {
         (&["serve", "--config", "no-such-file.yaml"], 78),
         (&["serve", "--upstream", "nowhere"], 78),
         (&["serve", "--upstream", nobody, "--admin", "0.0.0.0:0"], 78),
+        (&["serve", "--", "no_such_program"], 78),
+        (&["serve", "--", "./no/such/program"], 78),
+        (&["serve", "--", "./README.md"], 78),
         (&["serve"], 2),
         (&["no-such-command"], 2),
     ] {
@@ -149,6 +152,8 @@ async fn exit_codes_are_those_of_the_documents() {
         let has_result = arguments[0] == "call" && code <= 1;
         assert_eq!(ended.output.is_empty(), !has_result, "{arguments:?}\n{}", ended.output);
     }
+    let ended = taskgate(&["call", &format!("{url}/elsewhere"), "echo"], &[]);
+    assert!(ended.code == 3 && ended.errors.contains("no MCP endpoint at this path"), "{}", ended.errors);
     // SIGTERM is a clean stop: 0.
     gateway.stop().await;
     server.stop().await;
@@ -157,7 +162,7 @@ async fn exit_codes_are_those_of_the_documents() {
 #[test]
 fn the_examples_can_be_checked() {
     let key = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-    let needed = [("ADMIN_TOKEN", "x"), ("TASKGATE_KEY", key), ("REPORTS_KEY", "y")];
+    let needed = [("TASKGATE_ADMIN_TOKEN", "x"), ("TASKGATE_KEY", key), ("TASKGATE_REPORTS_KEY", "y")];
     let ended = taskgate(&["check", "--config", "config/taskgate.yaml"], &needed);
     assert_eq!(ended.code, 0, "{}", ended.errors);
     assert!(ended.output.contains("a restart forgets every task") && !ended.output.contains(key), "{}", ended.output);

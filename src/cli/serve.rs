@@ -49,9 +49,9 @@ fn environment(name: &str) -> Option<String> {
 impl Serve {
     fn settings(&self) -> Result<Settings, config::Errors> {
         let mut settings = match (&self.config, &self.upstream) {
-            (Some(file), _) => config::load(file, &environment)?,
+            (Some(file), _) => config::load(file, &environment)?.with_programs(Some(file))?,
             (None, Some(url)) => Settings::for_upstream_url(url)?,
-            (None, None) => Settings::for_command(self.command.clone())?,
+            (None, None) => Settings::for_command(self.command.clone())?.with_programs(None)?,
         };
         settings.listen.address = self.listen.unwrap_or(settings.listen.address);
         settings.admin.address = self.admin.unwrap_or(settings.admin.address);
@@ -137,7 +137,9 @@ impl Check {
     /// Says what the file means, or what is wrong with it.
     pub(super) fn run(self) -> ExitCode {
         match config::load(&self.config, &environment) {
-            Ok(settings) => {
+            Ok(mut settings) => {
+                // The file may be for another machine, so this is no mistake in it.
+                settings.warnings.extend(settings.missing_programs());
                 print!("{}", describe(&settings));
                 ExitCode::SUCCESS
             }

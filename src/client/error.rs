@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use crate::jsonrpc::{Defect, Object, string_value};
-use crate::upstream;
+use crate::upstream::{self, http::NO_ENDPOINT};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
@@ -20,6 +20,9 @@ pub enum Error {
     /// The server answered, but not as the protocol says.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
+    /// Something serves HTTP there, but nothing at this path.
+    #[error("{NO_ENDPOINT}")]
+    NoEndpoint,
     /// The server no longer knows the session.
     #[error("the server ended the session")]
     SessionGone,
@@ -62,6 +65,7 @@ impl From<upstream::Error> for Error {
         match error {
             upstream::Error::Connect(source) => Self::Connect(source),
             upstream::Error::Lost(source) => Self::Lost(source),
+            upstream::Error::Protocol(what) if what == NO_ENDPOINT => Self::NoEndpoint,
             upstream::Error::Protocol(what) => Self::Protocol(what),
             error @ upstream::Error::TooLarge(_) => Self::Protocol(error.to_string()),
             upstream::Error::SessionGone => Self::SessionGone,

@@ -188,6 +188,9 @@ async fn every_fault_is_a_clear_error() {
     let error = Client::connect(config(&server.url()), Jobs::default());
     server.fail("initialize", Fault::Status(500), 1);
     assert!(error.await.unwrap_err().with_causes().contains("HTTP status 500"));
+    let nowhere = Client::connect(config(&server.url()), Jobs::default());
+    server.fail("initialize", Fault::Status(404), 1);
+    assert_eq!(nowhere.await.unwrap_err().with_causes(), "there is no MCP endpoint at this path (HTTP status 404)");
     let address = server.url();
     server.stop().await;
     let error = Client::connect(config(&address), Jobs::default()).await.unwrap_err();

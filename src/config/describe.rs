@@ -68,7 +68,7 @@ fn callers(auth: Option<&AuthSettings>) -> String {
 fn seal(settings: &Settings) -> String {
     match (&settings.secrets.key, settings.secrets.previous.len()) {
         (None, _) => "a random key: a restart ends every session".to_owned(),
-        (Some(_), 0) => "the configured key".to_owned(),
+        (Some(_), 0) => "the configured key: sessions can go on after a crash, not after a clean stop".to_owned(),
         (Some(_), earlier) => format!("the configured key; {} accepted", several(earlier, "earlier key")),
     }
 }

@@ -67,6 +67,13 @@ impl Errors {
         Self { file: file.to_owned(), problems: vec![problem], omitted: 0 }
     }
 
+    /// Several mistakes, if there are any.
+    pub(super) fn of_all(file: &str, mut problems: Vec<Problem>) -> Option<Self> {
+        let omitted = problems.len().saturating_sub(MAX_REPORTED);
+        problems.truncate(MAX_REPORTED);
+        (!problems.is_empty()).then(|| Self { file: file.to_owned(), problems, omitted })
+    }
+
     /// The one mistake of a file, as a whole.
     pub(super) fn of_file(file: &str, message: impl Into<String>) -> Self {
         Self::of(file, Problem { position: None, path: String::new(), message: message.into() })

@@ -75,7 +75,8 @@ pub(super) struct Listen {
     /// Proxies whose `X-Forwarded-For` and `Forwarded` are believed, as networks.
     #[schemars(extend("x-later" = "believing forwarded addresses"))]
     pub(super) trusted_proxies: Vec<String>,
-    /// The biggest request body.
+    /// The biggest request body. Also the biggest message of a server that has to be read whole, the biggest result of a
+    /// task, and the longest line of a server that speaks stdio.
     pub(super) max_body: Size,
 }
 
@@ -180,8 +181,8 @@ impl Default for Replica {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Secrets {
-    /// 32 bytes in base64, made for example with `openssl rand -base64 32`. Without it a random key is made at start, so
-    /// that a restart ends every session.
+    /// 32 bytes in base64, made for example with `openssl rand -base64 32`. With it sessions can go on after a crash;
+    /// without it a random key is made at start, so that every restart ends them. A clean stop ends sessions in any case.
     pub(super) key: Option<Secret>,
     /// Earlier keys: what they sealed can still be opened.
     pub(super) previous: Vec<Secret>,

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::gateway::call::{Accept, Answer, Call};
 use crate::gateway::rejection::{Kind, Rejection};
@@ -30,7 +31,7 @@ use crate::upstream::{Body, Error};
 
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
-use super::patience::Patience;
+use super::patience::{PAUSES, Patience};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -162,7 +163,7 @@ impl Endpoints {
         }
     }
 
-    /// Reads a body of at most `max_body` bytes that never pauses for long.
+    /// Reads a body of at most `max_body` bytes that never pauses for long, and does not come in drops for ever.
     async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, Refusal> {
         let too_large =
             Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
@@ -171,13 +172,15 @@ impl Endpoints {
         if announced > u64::try_from(self.max_body).unwrap_or(u64::MAX) {
             return Err(too_large);
         }
+        let last = Instant::now() + self.patience.body * PAUSES;
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
+            let limit = last.min(Instant::now() + self.patience.body);
             // Most bodies are there with the head: they need no timer.
             let frame = match body.frame().now_or_never() {
                 Some(frame) => frame,
-                None => tokio::time::timeout(self.patience.body, body.frame()).await.map_err(|_| late_body())?,
+                None => tokio::time::timeout_at(limit, body.frame()).await.map_err(|_| late_body())?,
             };
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };

@@ -11,12 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+/// A body that comes in drops takes at most as long as so many pauses.
+pub const PAUSES: u32 = 20;
+
 /// The limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// How long a request's head may take, and a connection may be idle.
     pub head: Duration,
-    /// How long a request's body may pause.
+    /// How long a request's body may pause; all of it may take [`PAUSES`] times as long.
     pub body: Duration,
     /// How long a client may read nothing while there is something to be read. Whoever comes back later resumes.
     pub reader: Duration,

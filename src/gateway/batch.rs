@@ -67,7 +67,7 @@ impl Gateway {
                 }
             });
             return Ok(Answer::Events(
-                EventStream::new(stream, Vec::new(), self.keep_alive, Box::new(())).boxed_unsync(),
+                EventStream::new(stream, Vec::new(), self.keep_alive, Arc::default(), Box::new(())).boxed_unsync(),
             ));
         }
         let mut all = Vec::new();
@@ -81,6 +81,10 @@ impl Gateway {
 
     /// Runs one request of a batch and hands on every message of its answer.
     async fn answer_member(self: &Arc<Self>, call: Call, limit: usize, answers: mpsc::Sender<Bytes>) {
+        let id = match Message::parse(&call.body) {
+            Ok(Message::Request { id, .. }) => Some(id),
+            _ => None,
+        };
         let answer = match Box::pin(self.post_member(call)).await {
             Ok(answer) => answer,
             Err(rejection) => {
@@ -98,7 +102,12 @@ impl Gateway {
             Answer::Events(body) => Reply::Events(body),
         };
         let mut messages = Messages::of_reply(reply, limit);
-        while let Ok(Some(message)) = messages.next().await {
+        loop {
+            let message = match messages.next().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return,
+                Err(error) => Rejection { id: id.clone(), kind: error.into() }.to_message(),
+            };
             if answers.send(message).await.is_err() {
                 return;
             }

@@ -3,6 +3,7 @@
 //! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
 //! task's record before it is written, so that of all streams, on whichever replica, one writes it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,7 +60,12 @@ impl Deliveries {
 
     /// A stream with a number of its own.
     pub fn stream(&self, events: mpsc::Sender<Bytes>) -> Stream {
-        Stream { number: self.next_stream.fetch_add(1, Ordering::Relaxed), events }
+        Stream {
+            number: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            events,
+            waiting: Arc::default(),
+            over: Arc::default(),
+        }
     }
 
     /// Opens a `tasks/result` stream for the messages of its task.
@@ -78,16 +84,15 @@ impl Deliveries {
     /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
     /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
     pub fn notify(&self, task: &Task, event: &Bytes) {
-        let newest =
-            |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.events.clone());
+        let newest = |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.clone());
         let results = (0..).map_while(newest);
-        let sent = results.into_iter().any(|events| events.try_send(event.clone()).is_ok());
+        let sent = results.into_iter().any(|stream| stream.offer(event));
         if sent {
             return;
         }
         if let Some(session) = self.sessions.by_number(task.session) {
             let streams = session.live().streams.clone();
-            streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok());
+            streams.iter().rev().any(|stream| stream.offer(event));
         }
     }
 
@@ -145,10 +150,12 @@ impl Deliveries {
         }
         let mut text = self.voided_events(task.id);
         text.extend_from_slice(&sse::write_event(None, &question_message(task.id, question)));
+        stream.waiting.fetch_add(text.len(), Ordering::Relaxed);
         let events = room.send(Bytes::from(text));
         if events.is_closed() {
-            // It may have closed before the claim was noted, and then nobody else gives it back.
-            Box::pin(self.release(ledger, stream.number)).await;
+            // Whoever closed it may have looked for claims before this one was made.
+            self.disclaim(stream.number, task.id, question.number);
+            Box::pin(self.release_task(ledger, &task.owner, task.id, stream.number)).await;
         }
         true
     }
@@ -156,23 +163,26 @@ impl Deliveries {
     /// Gives back what a closed stream had claimed, and puts it to others.
     pub async fn release(&self, ledger: &Ledger, number: u64) {
         let Some((_, claims)) = self.claims.remove(&number) else { return };
-        for claim in claims {
-            let Ok(Some(before)) = ledger.get(&claim.owner, claim.task).await else { continue };
-            let State::Held(asked) = &before.state else { continue };
-            if asked.questions.iter().any(|question| question.progress == Progress::Claimed(number)) {
-                self.voided.entry(claim.task).or_default().push(claim.number);
-            }
-            // A second claim of the same stream and task finds nothing left to release.
-            let released = ledger.apply(&claim.owner, claim.task, Event::Release { stream: number }).await;
-            let task = match released {
-                Ok(task) => Some(task),
-                Err(_) => ledger.get(&claim.owner, claim.task).await.ok().flatten(),
-            };
-            match task {
-                Some(task) if !task.state.is_ended() => self.offer(ledger, &task).await,
-                // It ended meanwhile: nobody will hear of what was voided.
-                _ => drop(self.voided.remove(&claim.task)),
-            }
+        let tasks: HashMap<TaskId, Arc<Owner>> = claims.into_iter().map(|claim| (claim.task, claim.owner)).collect();
+        for (task, owner) in tasks {
+            self.release_task(ledger, &owner, task, number).await;
+        }
+    }
+
+    /// Gives back what a closed stream had claimed of one task.
+    async fn release_task(&self, ledger: &Ledger, owner: &Owner, task: TaskId, number: u64) {
+        let Ok(Some(before)) = ledger.get(owner, task).await else { return };
+        let claimed = |question: &&Question| question.progress == Progress::Claimed(number);
+        let claimed: Vec<u32> =
+            before.state.questions().iter().filter(claimed).map(|question| question.number).collect();
+        if claimed.is_empty() {
+            return;
+        }
+        self.voided.entry(task).or_default().extend(claimed);
+        match ledger.apply(owner, task, Event::Release { stream: number }).await {
+            Ok(task) => self.offer(ledger, &task).await,
+            // It ended meanwhile, or its questions did: nobody will hear of what was voided.
+            Err(_) => drop(self.voided.remove(&task)),
         }
     }
 

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
+use crate::mcp::method::Method;
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
@@ -19,9 +22,9 @@ use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
-use super::relay::{Begun, Detached, Plan, Relay, Rewrite, Sending, Waited};
-use super::session::{CancelFlag, OpenStream, Session};
-use super::{Gateway, POST_LIMIT, Request};
+use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
+use super::session::{CancelFlag, OpenStream, Plain, Session};
+use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
@@ -47,7 +50,7 @@ pub(super) enum Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Self::Call(session, own, _) = self {
-            session.live().plain.retain(|(_, flag)| !Arc::ptr_eq(flag, own));
+            session.live().plain.retain(|plain| !Arc::ptr_eq(&plain.flag, own));
         }
     }
 }
@@ -61,29 +64,34 @@ impl Gateway {
         request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
-        let plan = self.plan(call, &session, &request.id, &manner);
+        let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
+        let flag = Arc::clone(&plan.cancelled);
         let needs = Needs {
-            flag: Arc::clone(&plan.cancelled),
-            id: request.id.clone(),
+            flag: Arc::clone(&flag),
+            id: plan.upstream_id().clone(),
             limit: plan.limit,
-            whole: plan.rewrite.is_some() || plan.split_batches || !accept.json,
+            whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
             no_events: !accept.events,
+            exclusive: manner.exclusive,
+            // 2025-11-25 ping: answered promptly, however busy the server is with calls.
+            at_once: request.method == Method::Ping,
+            is_call: request.method == Method::ToolsCall,
         };
-        let sending = self.sending(call, session, request, manner.exclusive, needs);
+        let message = outgoing(request, &plan, std::mem::take(&mut call.headers));
+        let sending = self.sending(call, session, message, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
             return match waited {
                 Waited::Begun(begun, plan) => answer(begun, plan, accept.events),
+                Waited::Failed(_) if flag.is_unwanted() => Ok(Answer::Accepted),
                 Waited::Failed(kind) => Err(kind),
                 // 2025-11-25 cancellation: no response for a cancelled request.
                 Waited::Cancelled => Ok(Answer::Accepted),
-                Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => {
-                    plan.time_out();
-                    Err(Fault::Deadline { started: true }.into())
-                }
+                Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => Err(plan.time_out().into()),
                 Waited::Late(sending, plan) if accept.events => {
+                    let sending = self.apart(sending, plan.deadline);
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
                 Waited::Late(sending, plan) => {
@@ -95,18 +103,25 @@ impl Gateway {
         }
     }
 
-    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, id: &Id, manner: &Manner) -> Plan {
+    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, request: &Request<'_>, manner: &Manner) -> Plan {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
+        let id = &request.id;
+        // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
+        let minted = session.terms.upstream.id.is_none();
+        let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
+        let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
-        session.live().plain.push((id.clone(), Arc::clone(&flag)));
+        let plain = Plain { id: id.clone(), upstream_id, flag: Arc::clone(&flag) };
+        session.live().plain.push(plain);
         let registration = Registration::Call(Arc::clone(session), Arc::clone(&flag), self.calls.token());
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
+            split_batches: upstream.has_batches()
+                && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
+            minted,
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
-            // Also where something inside is to be changed.
-            split_batches: upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some()),
             rewrite: manner.rewrite.clone(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
@@ -118,24 +133,36 @@ impl Gateway {
         }
     }
 
+    /// Goes on with a call in a job of its own: a client that reads nothing must not keep it from its places.
+    fn apart(&self, sending: Sending, deadline: Instant) -> Sending {
+        let (done, begun) = oneshot::channel();
+        self.jobs.spawn("late call", async move {
+            if let Ok(sent) = tokio::time::timeout_at(deadline, sending).await {
+                drop(done.send(sent));
+            }
+        });
+        Box::pin(async move {
+            match begun.await {
+                Ok(sent) => sent,
+                // The deadline: the answer's own clock says so to the client, and to the upstream.
+                Err(_) => std::future::pending().await,
+            }
+        })
+    }
+
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
-    fn sending(
-        self: &Arc<Self>,
-        call: &mut Call,
-        session: Arc<Session>,
-        request: &Request<'_>,
-        exclusive: bool,
-        needs: Needs,
-    ) -> Sending {
-        let body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
-        let kind = MessageKind::Request { id: request.id.clone(), progress_token: request.params.progress_token() };
-        let message = Outgoing { kind, body, headers: std::mem::take(&mut call.headers) };
+    fn sending(self: &Arc<Self>, call: &Call, session: Arc<Session>, message: Outgoing, needs: Needs) -> Sending {
         let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
-            let gate = route.gate(&session, exclusive).await;
-            let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
-            let Ok(permit) = permit else { return Err(Kind::queue_full(&route)) };
+            let (gate, permit) = if needs.at_once {
+                ((None, None), None)
+            } else {
+                // Only calls of tools may ask the client something, so only they are kept apart.
+                let gate = if needs.is_call { route.gate(&session, needs.exclusive).await } else { (None, None) };
+                let permit = route.places.acquire(&principal.tenant, fair::Kind::Plain).await;
+                (gate, Some(permit.map_err(|_| Kind::queue_full(&route))?))
+            };
             let in_flight = route.metrics.upstream_in_flight();
             needs.flag.dispatch();
             let sent = route.upstream.send(&session.terms.upstream, message).await;
@@ -143,7 +170,7 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
-            let begun = needs.begin(sent?).await?;
+            let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))
         })
     }
@@ -180,6 +207,35 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
     }
 }
 
+/// The request as the upstream gets it.
+fn outgoing(request: &Request<'_>, plan: &Plan, headers: HeaderMap) -> Outgoing {
+    let mut body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
+    let mut progress_token = request.params.progress_token();
+    if let Some(minted) = &plan.minted {
+        progress_token = progress_token.map(|_| minted.id.as_json().into());
+        body = with_minted(body, minted);
+    }
+    Outgoing { kind: MessageKind::Request { id: plan.upstream_id().clone(), progress_token }, body, headers }
+}
+
+/// The request under the id, and the token, that no other client's has.
+fn with_minted(body: Bytes, minted: &Minted) -> Bytes {
+    let whole = || -> Option<String> {
+        let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;
+        message.set("id", minted.id.as_json());
+        if minted.token.is_some() {
+            let text = message.get("params")?.to_owned();
+            let mut params = Object::parse(&text).ok()?;
+            let text = params.get("_meta")?.to_owned();
+            let mut meta = Object::parse(&text).ok()?;
+            let meta = meta.set("progressToken", minted.id.as_json()).to_json();
+            message.set("params", params.set("_meta", meta).to_json());
+        }
+        Some(message.to_json())
+    };
+    whole().map_or(body, Bytes::from)
+}
+
 /// The request without what upstreams must not see.
 fn without_tasks(request: &Request<'_>) -> Bytes {
     let whole = || -> Option<String> {
@@ -208,7 +264,7 @@ fn without_related(body: Bytes) -> Bytes {
     may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 
-/// What must be there of an answer before it can be passed on.
+/// What a call needs: alone on its session or not, and how much of its answer before that can be passed on.
 struct Needs {
     /// Is told when the request goes out.
     flag: Arc<CancelFlag>,
@@ -219,10 +275,30 @@ struct Needs {
     whole: bool,
     /// The client takes no events: the answer alone, however it comes.
     no_events: bool,
+    /// The tool runs alone on its session.
+    exclusive: bool,
+    /// It waits for no place.
+    at_once: bool,
+    /// It calls a tool.
+    is_call: bool,
+}
+
+/// Where messages go that an answer without a stream has no place for.
+struct Elsewhere<'a> {
+    gateway: &'a Gateway,
+    route: &'a Route,
+    session: &'a Arc<Session>,
+}
+
+impl Elsewhere<'_> {
+    /// To the session's own stream; a question that nobody can be asked is refused, since the call would wait for it.
+    async fn take(&self, message: Bytes) {
+        self.gateway.dispatch(self.route, self.session, message, None).await;
+    }
 }
 
 impl Needs {
-    async fn begin(&self, reply: Reply) -> Result<Begun, Kind> {
+    async fn begin(&self, reply: Reply, elsewhere: Elsewhere<'_>) -> Result<Begun, Kind> {
         match reply {
             Reply::Json(mut body) => {
                 let is_small = body.size_hint().exact().is_some_and(|size| size <= SMALL);
@@ -241,21 +317,23 @@ impl Needs {
                 if is_answer(&first, &self.id) {
                     Ok(Begun::Whole(first))
                 } else if self.no_events {
-                    self.only_answer(Reply::Messages(channel)).await
+                    elsewhere.take(first).await;
+                    self.only_answer(Reply::Messages(channel), elsewhere).await
                 } else {
                     Ok(Begun::Messages(first, channel))
                 }
             }
-            other => self.only_answer(other).await,
+            other => self.only_answer(other, elsewhere).await,
         }
     }
 
-    async fn only_answer(&self, reply: Reply) -> Result<Begun, Kind> {
+    async fn only_answer(&self, reply: Reply, elsewhere: Elsewhere<'_>) -> Result<Begun, Kind> {
         let mut messages = Messages::of_reply(reply, self.limit);
         while let Some(message) = messages.next().await? {
             if is_answer(&message, &self.id) {
                 return Ok(Begun::Whole(message));
             }
+            elsewhere.take(message).await;
         }
         Err(Fault::OutcomeUnknown.into())
     }
@@ -288,7 +366,7 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         let members = jsonrpc::split_batch(&message).map_err(|_| Fault::UpstreamProtocol)?;
         let mut members: Vec<Bytes> =
             members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())).collect();
-        members.sort_by_key(|member| is_answer(member, &plan.id));
+        members.sort_by_key(|member| is_answer(member, plan.upstream_id()));
         return match members.pop() {
             Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
             Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),

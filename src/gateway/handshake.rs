@@ -42,8 +42,14 @@ impl Gateway {
         let opening = self.jobs.spawn("initialize", async move {
             let opened = open(&route, &offer, headers).await?;
             let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
-            let result = result_for_client(&opened.result, version, tasks)?;
             let upstream = opened.session;
+            let result = match result_for_client(&opened.result, version, tasks) {
+                Ok(result) => result,
+                Err(kind) => {
+                    route.upstream.close(&upstream).await;
+                    return Err(kind);
+                }
+            };
             let terms = Terms {
                 route: Arc::clone(&route.name),
                 principal: principal.digest(),

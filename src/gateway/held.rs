@@ -23,7 +23,7 @@ use crate::tenant::fair;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use conversation::Conversation;
-pub(super) use ending::UPSTREAM_ERROR;
+pub(super) use ending::{UPSTREAM_ERROR, is_error_object};
 use ending::{failed, finish_of, message_of_error};
 
 use super::rejection::{Chain, Fault};
@@ -85,14 +85,21 @@ impl HeldCall {
             () = tokio::time::sleep_until(deadline) => Err(None),
             () = kill.cancelled() => Err(Some(Fault::Shutdown)),
         };
+        let started = self.is_dispatched();
         let end = match given_up {
             Ok(end) => end,
-            Err(fault) => {
-                let started = self.is_dispatched();
-                self.give_up(fault.unwrap_or(Fault::Deadline { started })).await
-            }
+            Err(fault) => End::Fault(fault.unwrap_or(Fault::Deadline { started })),
         };
+        let stop_because = match &end {
+            End::Answered(_) | End::Refused(_) => None,
+            End::Fault(fault) => Some(fault.reason()),
+            End::Over => Some("the task was cancelled"),
+        };
+        // The record first: whoever waits must not wait for an upstream that takes no messages.
         self.finish(end).await;
+        if let Some(reason) = stop_because.filter(|_| started) {
+            self.cancel_upstream(reason).await;
+        }
         drop(registered);
     }
 
@@ -100,19 +107,12 @@ impl HeldCall {
         self.session.live().held.contains_key(&self.task.id)
     }
 
-    /// Stops the upstream's work, if it has begun.
-    async fn give_up(&self, fault: Fault) -> End {
-        if self.is_dispatched() {
-            self.cancel_upstream(fault.reason()).await;
-        }
-        End::Fault(fault)
-    }
-
     /// Closing the connection would leave the work running: only the notification stops it.
     async fn cancel_upstream(&self, reason: &str) {
         let params = format!("{{\"requestId\":{},\"reason\":{}}}", self.id.as_json(), jsonrpc::raw_string(reason));
         let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-        self.gateway.post_upstream(&self.route, &self.session, body).await;
+        // Best effort, and logged.
+        drop(self.gateway.post_upstream(&self.route, &self.session, body).await);
     }
 
     /// Waits for the places, sends the call and reads to the end.
@@ -135,9 +135,6 @@ impl HeldCall {
         self.gateway.listen(&self.route, &self.session, None);
         let sending = self.send();
         let end = Conversation::new(self, sending, side_messages).run(&mut watch).await;
-        if matches!(end, End::Over) {
-            self.cancel_upstream("the task was cancelled").await;
-        }
         drop(places);
         end
     }

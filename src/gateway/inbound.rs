@@ -11,6 +11,7 @@ use crate::task::dialect::core;
 use crate::task::{self, ApplyError, Event, State};
 
 use super::call::{Answer, Call};
+use super::held::is_error_object;
 use super::rejection::Kind;
 use super::session::Session;
 use super::{Gateway, owner};
@@ -32,7 +33,16 @@ impl Gateway {
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
-                let answer = self.forward_one_way(call, session, body.clone()).await;
+                // What has not been sent is not sent any more, and there is nothing to cancel upstream.
+                if id.as_ref().is_some_and(|id| end_queued(session, id)) {
+                    return Ok(Answer::Accepted);
+                }
+                id.iter().for_each(|id| disown(session, id));
+                let answer = match id.as_ref().map(|id| cancel_for_upstream(session, id, body)) {
+                    Some(Some(body)) => self.forward_one_way(call, session, body).await,
+                    Some(None) => Ok(Answer::Accepted),
+                    None => self.forward_one_way(call, session, body.clone()).await,
+                };
                 // Only now: the call's own end frees what the notification still needs.
                 id.iter().for_each(|id| end_plain(session, id));
                 answer
@@ -62,6 +72,15 @@ impl Gateway {
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);
         }
+        let is_usable = match outcome {
+            Outcome::Result(result) => result.get().starts_with('{'),
+            Outcome::Error(error) => is_error_object(error.get()),
+        };
+        if !is_usable {
+            return Err(Kind::Unusable(
+                "An answer has an object as its `result`, or an `error` with a code and a message",
+            ));
+        }
         let answer = match outcome {
             Outcome::Result(result) => task::Answer::Result(core::without_related(result.get()).into()),
             Outcome::Error(error) => task::Answer::Error(error.get().into()),
@@ -87,8 +106,33 @@ fn end_wait(session: &Session, id: &Id) -> bool {
     wait.inspect(|(_, cancelled)| cancelled.cancel()).is_some()
 }
 
+/// The cancel of a request as the upstream gets it. `None`: there it would name somebody else's request, or none.
+fn cancel_for_upstream(session: &Session, id: &Id, body: &Bytes) -> Option<Bytes> {
+    if session.terms.upstream.id.is_some() {
+        return Some(body.clone());
+    }
+    let upstream_id = session.live().plain.iter().find(|plain| plain.id == *id)?.upstream_id.clone();
+    let mut message = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    let text = message.get("params")?.to_owned();
+    let params = Object::parse(&text).ok()?.set("requestId", upstream_id.as_json()).to_json();
+    Some(message.set("params", params).to_json().into())
+}
+
+/// Ends a plain call that waits for its place; says whether there was one.
+fn end_queued(session: &Session, id: &Id) -> bool {
+    let live = session.live();
+    let queued = live.plain.iter().find(|plain| plain.id == *id && !plain.flag.is_dispatched());
+    queued.inspect(|plain| plain.flag.cancel()).is_some()
+}
+
+/// The upstream may end a call as soon as it hears that it is cancelled; that is then no fault to tell of.
+fn disown(session: &Session, id: &Id) {
+    let live = session.live();
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.disown());
+}
+
 /// Ends a plain call's answer without a response.
 fn end_plain(session: &Session, id: &Id) {
     let live = session.live();
-    live.plain.iter().filter(|(calling, _)| calling == id).for_each(|(_, flag)| flag.cancel());
+    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.cancel());
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::jsonrpc::{self, ErrorObject, Message, Object, code};
 use crate::sse;
 use crate::upstream::messages::Messages;
-use crate::upstream::{self, Kind as MessageKind, Outgoing};
+use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
 use super::rejection::Chain;
 use super::session::{Live, Session};
@@ -44,7 +44,11 @@ impl Gateway {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = gateway.run_listener(&route, &session, last_event_id) => {
-                    session.live().listener = None;
+                    let mut live = session.live();
+                    // Unless another has taken this one's place meanwhile.
+                    if !stop.is_cancelled() {
+                        live.listener = None;
+                    }
                 }
             }
         });
@@ -65,19 +69,31 @@ impl Gateway {
             let mut pause = RETRY;
             match listening.map(|listening| Messages::of_listening(listening, route.max_message)) {
                 Ok(Some(mut messages)) => {
-                    failures = 0;
-                    while let Ok(Some(message)) = messages.next().await {
-                        let id = messages.last_event_id().map(|id| format!("{LISTENER_EVENT}{id}"));
-                        self.dispatch(route, session, message, id.as_deref()).await;
+                    let broken = loop {
+                        match messages.next().await {
+                            Ok(Some(message)) => {
+                                failures = 0;
+                                let id = messages.last_event_id().map(|id| format!("{LISTENER_EVENT}{id}"));
+                                self.dispatch(route, session, message, id.as_deref()).await;
+                            }
+                            Ok(None) => break None,
+                            Err(error) => break Some(error),
+                        }
+                    };
+                    if let Some(error) = broken {
+                        tracing::debug!(error = %Chain(&error), "the upstream's standalone stream broke off");
+                        failures += 1;
                     }
                     last_event_id = messages.last_event_id().map(str::to_owned).or(last_event_id);
                     pause = messages.retry().unwrap_or(pause);
                 }
+                // An upstream that resumes nothing may still have a stream.
+                Ok(None) if last_event_id.take().is_some() => {}
                 Ok(None) => {
                     session.live().listening_refused = true;
                     return;
                 }
-                Err(upstream::Error::SessionGone) => {
+                Err(Error::SessionGone) => {
                     self.end_session(route, session);
                     return;
                 }
@@ -94,7 +110,7 @@ impl Gateway {
     }
 
     /// Takes a message to whoever it is for.
-    async fn dispatch(&self, route: &Route, session: &Arc<Session>, message: Bytes, event_id: Option<&str>) {
+    pub(super) async fn dispatch(&self, route: &Route, session: &Arc<Session>, message: Bytes, event_id: Option<&str>) {
         let parsed = match Message::parse(&message) {
             Ok(parsed) => parsed,
             Err(defect) => {
@@ -105,7 +121,7 @@ impl Gateway {
         match parsed {
             Message::Response { .. } => {}
             Message::Request { id, method, .. } if method == "ping" => {
-                self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await;
+                drop(self.post_upstream(route, session, jsonrpc::response(&id, "{}")).await);
             }
             Message::Request { id, method, .. } => {
                 if to_held(session, &message) {
@@ -120,9 +136,11 @@ impl Gateway {
                 }
                 tracing::warn!(%method, "a question can't be put to anybody");
                 let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
-                self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await;
+                drop(self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await);
             }
             Message::Notification { method, params } => match &*method {
+                // The gateway alone tells of its tasks.
+                "notifications/tasks/status" => {}
                 "notifications/progress" => {
                     let params = Object::parse_optional(params).unwrap_or_default();
                     let token = params.get("progressToken").unwrap_or("null");
@@ -151,13 +169,15 @@ impl Gateway {
     }
 
     /// Posts a notification or response of the gateway's own on a session.
-    pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) {
+    ///
+    /// # Errors
+    /// As the upstream fails, or [`Error::Lost`] when it takes too long; already logged.
+    pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) -> Result<(), Error> {
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: HeaderMap::new() };
-        match tokio::time::timeout(POST_LIMIT, route.upstream.send(&session.terms.upstream, message)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the upstream did not take a message"),
-            Err(_) => tracing::warn!("the upstream did not take a message in time"),
-        }
+        let sending = route.upstream.send(&session.terms.upstream, message);
+        let late = |_| Err(Error::Lost("it did not take a message in time".into()));
+        let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
+        sent.map(drop).inspect_err(|error| tracing::warn!(error = %Chain(error), "the upstream did not take a message"))
     }
 }
 
@@ -167,7 +187,7 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
     let live = session.live();
     let Live { plain, held, .. } = &*live;
     let mut calls = held.values();
-    let is_plain = plain.iter().any(|(_, flag)| flag.is_dispatched());
+    let is_plain = plain.iter().any(|plain| plain.flag.is_dispatched());
     match (is_plain, calls.next(), calls.next()) {
         (false, Some(only), None) => only.side.try_send(message.clone()).is_ok(),
         _ => false,
@@ -178,5 +198,5 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
 fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
     let streams = session.live().streams.clone();
     let event = sse::write_event(event_id, message);
-    streams.iter().rev().any(|stream| stream.events.try_send(event.clone()).is_ok())
+    streams.iter().rev().any(|stream| stream.offer(&event))
 }

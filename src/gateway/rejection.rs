@@ -203,8 +203,12 @@ impl Rejection {
             Kind::Malformed(_) | Kind::Unusable(_) => StatusCode::BAD_REQUEST,
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Kind::Upstream { status, .. } => *status,
-            Kind::NotServed(_)
+            // No request was asked that could be answered with a message in a 200.
+            Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
+            Kind::Upstream { status, .. } if is_passed_on(*status) => *status,
+            Kind::Upstream { .. }
+            | Kind::NotServed(_)
             | Kind::NoTask(_)
             | Kind::UnknownTool(_)
             | Kind::Params(_)
@@ -289,6 +293,11 @@ impl Kind {
             Self::Upstream { .. } => ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message()),
         }
     }
+}
+
+/// Whether an upstream's status means the same to the client: others, such as 404, would say something of the gateway.
+fn is_passed_on(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 405 | 406 | 409 | 413 | 415 | 422 | 429)
 }
 
 #[derive(Serialize)]

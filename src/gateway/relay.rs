@@ -5,6 +5,7 @@
 
 mod detached;
 mod event_stream;
+mod plan;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,97 +18,25 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::DropGuard;
 
-use crate::jsonrpc::{self, Id, Message, Outcome};
-use crate::metrics::Counted;
+use crate::jsonrpc::{self, Id, Message};
 use crate::sse::{self, Event, Framer};
-use crate::tenant::fair::Permit;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
 
 use super::call::Answer;
-use super::forward::Registration;
 use super::rejection::{Chain, Fault, Kind};
-use super::session::{CancelFlag, Session};
-use super::{Gate, Gateway, Route};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
+pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Sending};
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
-
-/// An upstream's answer on its way. Everything that must be there before the client's answer can begin is waited for
-/// here, so that the deadline, a cancel and the client's going away apply to all of it.
-pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
-/// What a call keeps as long as the upstream works on it.
-pub(super) type Places = (Permit, Gate, Counted);
-/// Changes the `result` of the answer.
-pub(super) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
-
-/// An upstream's answer, as far as it has to be there before the client's can begin.
-pub(super) enum Begun {
-    /// All of it, as one message.
-    Whole(Bytes),
-    /// One message that is passed on as it comes.
-    Json(Body),
-    /// A stream of events.
-    Events(Body),
-    /// Messages, of which the first is there.
-    Messages(Bytes, mpsc::Receiver<Bytes>),
-}
-
-/// How one plain call's answer is to be passed on.
-pub(super) struct Plan {
-    /// The client's request.
-    pub id: Id,
-    /// The longest event or message in bytes.
-    pub limit: usize,
-    /// Leave out events without data: the client would read them as JSON.
-    pub drop_priming: bool,
-    /// Split arrays: the client's version does not know them, or something inside is to be changed.
-    pub split_batches: bool,
-    /// What to do with the result.
-    pub rewrite: Option<Rewrite>,
-    /// When to give up.
-    pub deadline: Instant,
-    /// How long the answer may be silent.
-    pub keep_alive: Duration,
-    /// Is set when the client cancels the request.
-    pub cancelled: Arc<CancelFlag>,
-    /// Runs what must outlive the client's connection.
-    pub gateway: Arc<Gateway>,
-    /// The call's registration in its session, until it is over.
-    #[expect(dead_code, reason = "ends when it is dropped")]
-    pub registration: Registration,
-    /// Its places, once it has them.
-    pub places: Option<Places>,
-    /// Where a cancel goes when the deadline passes.
-    pub cancels: Option<(Arc<Route>, Arc<Session>)>,
-}
-
-impl Plan {
-    /// The message, with its result changed where that is the plan.
-    #[must_use]
-    pub(super) fn rewritten(&self, message: Bytes) -> Bytes {
-        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite_message(&message, &self.id, rewrite));
-        rewritten.unwrap_or(message)
-    }
-
-    /// The call's time is up: tells the upstream, once.
-    pub(super) fn time_out(&mut self) {
-        let Some((route, session)) = self.cancels.take() else { return };
-        let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.id.as_json());
-        let gateway = Arc::clone(&self.gateway);
-        self.gateway.jobs.spawn("cancel", async move {
-            let body = jsonrpc::notification("notifications/cancelled", Some(&params));
-            gateway.post_upstream(&route, &session, body).await;
-        });
-    }
-}
 
 enum Source {
     /// No answer yet.
@@ -157,12 +86,18 @@ pub(super) struct Relay {
     seen: usize,
     /// They have yet to run.
     yielded: bool,
-    /// The last message that was passed on; only this one can be the response.
+    /// The response was passed on.
+    answered: bool,
+    /// The last message that was passed on, which may be the response too.
     last: Last,
     /// The upstream gave event ids, so that a client can come back for the rest.
     resumable: bool,
+    /// This is the rest of a stream that was begun before.
+    resumed: bool,
     tick: Pin<Box<Sleep>>,
     silent: bool,
+    /// Ends the job that gives the places back at the deadline.
+    watch: Option<DropGuard>,
 }
 
 impl Relay {
@@ -201,6 +136,7 @@ impl Relay {
     pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let mut relay = Self::of_events(body, plan);
         relay.resumable = true;
+        relay.resumed = true;
         relay
     }
 
@@ -210,7 +146,8 @@ impl Relay {
         Self::new(Source::Waiting(sending), plan)
     }
 
-    fn new(source: Source, plan: Plan) -> Self {
+    fn new(source: Source, mut plan: Plan) -> Self {
+        let watch = plan.watch_places();
         let next = (Instant::now() + plan.keep_alive).min(plan.deadline);
         Self {
             source,
@@ -218,8 +155,11 @@ impl Relay {
             out: BytesMut::new(),
             seen: 0,
             yielded: false,
+            answered: false,
             last: Last::default(),
+            watch,
             resumable: false,
+            resumed: false,
             tick: Box::pin(tokio::time::sleep_until(next)),
             silent: true,
         }
@@ -272,6 +212,7 @@ impl Relay {
     fn begin(&mut self, begun: Begun, places: Places) {
         let Some(plan) = &mut self.plan else { return };
         plan.places = Some(places);
+        self.watch = plan.watch_places();
         let limit = plan.limit;
         match begun {
             Begun::Whole(message) => {
@@ -296,10 +237,11 @@ impl Relay {
     /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
     fn pass_chunk(&mut self, chunk: Bytes) {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
-        let is_unchanged = plan.rewrite.is_none() && !plan.split_batches;
+        let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
             return framer.push(chunk);
         };
+        self.answered = self.answered || chunk_answers(&chunk, &plan.id);
         self.out.extend_from_slice(&chunk);
         if has_messages {
             self.last.set(&chunk, true);
@@ -310,8 +252,13 @@ impl Relay {
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
         let event = Event::parse(&frame);
-        self.resumable |= event.id.as_ref().is_some_and(|id| !id.is_empty());
+        // What is changed here would come unchanged from upstream, were the stream taken up again there.
+        let may_resume = plan.rewrite.is_none() && plan.minted.is_none();
+        self.resumable |= may_resume && event.id.as_ref().is_some_and(|id| !id.is_empty());
         if !event.has_message() {
+            if !may_resume && event.id.is_some() {
+                return;
+            }
             if !(plan.drop_priming && event.data.is_some()) {
                 self.out.extend_from_slice(&sse::prefix_ids(frame, UPSTREAM_EVENT));
             }
@@ -319,30 +266,35 @@ impl Relay {
         }
         let data = event.data.as_deref().unwrap_or_default();
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        let rewritten = plan.rewrite.as_ref().and_then(|rewrite| rewrite_message(data, &plan.id, rewrite));
-        let id = event.id.as_deref().map(|id| format!("{UPSTREAM_EVENT}{id}"));
+        let rewritten = plan.changed(data);
+        let id = event.id.as_deref().filter(|_| may_resume).map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
             self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
+            self.answered |= is_response(&message, &plan.id);
             self.last.set(&message, false);
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
                 let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
+                self.answered |= is_response(&message, &plan.id);
                 self.last.set(&message, false);
             }
         } else {
+            self.answered = self.answered || answers(data, &plan.id);
             self.last.set(data, false);
-            self.out.extend_from_slice(&sse::prefix_ids(frame.clone(), UPSTREAM_EVENT));
+            let unchanged =
+                if may_resume { sse::prefix_ids(frame.clone(), UPSTREAM_EVENT) } else { sse::write_event(None, data) };
+            self.out.extend_from_slice(&unchanged);
         }
     }
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
-        let rewrite = self.plan.as_ref().and_then(|plan| Some((plan.rewrite.as_ref()?, &plan.id)));
-        let rewritten = rewrite.and_then(|(rewrite, id)| rewrite_message(message, id, rewrite));
+        let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
+        self.answered = self.answered || self.plan.as_ref().is_some_and(|plan| answers(message, &plan.id));
         self.last.set(message, false);
     }
 
@@ -350,16 +302,20 @@ impl Relay {
     /// that nothing more will come.
     fn finish(&mut self) {
         self.source = Source::Ended;
-        let answered = |plan: &Plan| self.last.answers(&plan.id);
-        if !self.resumable && self.plan.as_ref().is_some_and(|plan| !answered(plan)) {
+        if !self.resumable && !self.is_answered() {
             self.fail(&Kind::Fault(Fault::OutcomeUnknown));
         }
+    }
+
+    /// Whether the response has been passed on.
+    fn is_answered(&self) -> bool {
+        self.answered || self.plan.as_ref().is_none_or(|plan| self.last.answers(&plan.id))
     }
 
     /// The connection broke.
     fn lose(&mut self, error: &Error) {
         tracing::warn!(error = %Chain(error), "the upstream's answer broke off");
-        let answered = self.plan.as_ref().is_none_or(|plan| self.last.answers(&plan.id));
+        let answered = self.is_answered();
         match error {
             // What can be resumed may still come; what broke the protocol would break it again.
             Error::Lost(_) | Error::Connect(_) => self.finish(),
@@ -378,16 +334,27 @@ impl Relay {
         }
     }
 
+    fn is_late(&self) -> bool {
+        let is_over = matches!(self.source, Source::Ended);
+        !is_over && self.plan.as_ref().is_some_and(|plan| Instant::now() >= plan.deadline)
+    }
+
+    /// Ends the answer because its time is up.
     fn time_out(&mut self) {
-        if let Some(plan) = &mut self.plan {
-            plan.time_out();
+        if self.is_answered() {
+            // The upstream only left the stream open.
+            self.source = Source::Ended;
+            return;
         }
+        let fault = self.plan.as_mut().map(Plan::time_out);
+        fault.into_iter().for_each(|fault| self.fail(&Kind::Fault(fault)));
     }
 
     /// Ends the stream with an error for the request.
     fn fail(&mut self, kind: &Kind) {
         self.source = Source::Ended;
-        if let Some(plan) = &self.plan {
+        // Which request a resumed stream answers is not known here.
+        if let Some(plan) = self.plan.as_ref().filter(|plan| !self.resumed && !plan.cancelled.is_unwanted()) {
             let error = match kind {
                 Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
@@ -400,14 +367,31 @@ impl Relay {
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
 
-/// The message with its result changed, if it is the response to that request.
-fn rewrite_message(message: &[u8], id: &Id, rewrite: &Rewrite) -> Option<Bytes> {
-    match Message::parse(message).ok()? {
-        Message::Response { id: Some(answered), outcome: Outcome::Result(result) } if answered == *id => {
-            rewrite(result.get()).map(|result| jsonrpc::response(id, &result))
-        }
-        _ => None,
+/// Whether a message, or one of an array, answers a request; most are known not to without being parsed.
+fn answers(message: &[u8], id: &Id) -> bool {
+    if !has_outcome(message) {
+        return false;
     }
+    match jsonrpc::split_batch(message) {
+        Ok(members) => members.iter().any(|member| is_response(member.get().as_bytes(), id)),
+        Err(_) => is_response(message, id),
+    }
+}
+
+/// Whether one of these events answers a request.
+fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
+    if !has_outcome(chunk) {
+        return false;
+    }
+    let mut framer = Framer::new(chunk.len());
+    framer.push(chunk.clone());
+    std::iter::from_fn(|| framer.next_frame().ok().flatten())
+        .any(|frame| Event::parse(&frame).data.is_some_and(|data| answers(&data, id)))
+}
+
+/// No response is without one of these words.
+fn has_outcome(bytes: &[u8]) -> bool {
+    ["\"result\"", "\"error\""].iter().any(|word| memchr::memmem::find(bytes, word.as_bytes()).is_some())
 }
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
@@ -435,14 +419,18 @@ impl HttpBody for Relay {
             // 2025-11-25 cancellation, "Behavior Requirements": no response is sent for a cancelled request.
             this.source = Source::Ended;
         }
+        // Also for an upstream that is never silent.
+        let is_late = this.is_late();
         // A JSON body that breaks off must not look complete.
         if let Source::Raw(body) = &mut this.source {
             let frame = match Pin::new(body).poll_frame(cx) {
-                Poll::Ready(frame) => frame,
-                Poll::Pending => {
-                    std::task::ready!(this.poll_deadline(cx));
+                Poll::Ready(frame) if !is_late => frame,
+                polled => {
+                    if polled.is_pending() {
+                        std::task::ready!(this.poll_deadline(cx));
+                    }
                     this.time_out();
-                    Some(Err(Error::Lost("its answer stopped before its end".into())))
+                    Some(Err(Error::Lost("its answer did not end in time".into())))
                 }
             };
             if !matches!(frame, Some(Ok(_))) {
@@ -450,6 +438,9 @@ impl HttpBody for Relay {
                 this.plan = None;
             }
             return Poll::Ready(frame);
+        }
+        if is_late {
+            this.time_out();
         }
         let filled = this.fill(cx);
         let is_over = matches!(this.source, Source::Ended);
@@ -474,8 +465,8 @@ impl HttpBody for Relay {
             this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
             this.time_out();
-            this.fail(&Kind::Fault(Fault::Deadline { started: true }));
-            return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
+            let rest = this.out.split().freeze();
+            return Poll::Ready((!rest.is_empty()).then_some(Ok(Frame::data(rest))));
         }
         this.tick.as_mut().reset((now + keep_alive).min(deadline));
         let was_silent = std::mem::replace(&mut this.silent, true);
@@ -506,11 +497,11 @@ impl Drop for Relay {
             return;
         }
         let gateway = Arc::clone(&plan.gateway);
-        gateway.jobs.spawn("drain", drain(source, plan));
+        gateway.jobs.spawn("drain", drain(source, plan, self.watch.take()));
     }
 }
 
-async fn drain(source: Source, mut plan: Plan) {
+async fn drain(source: Source, mut plan: Plan, watch: Option<DropGuard>) {
     let reading = async {
         let mut kept = None;
         let begun = match source {
@@ -534,12 +525,16 @@ async fn drain(source: Source, mut plan: Plan) {
         }
     };
     let cancelled = std::future::poll_fn(|cx| if plan.cancelled.poll(cx) { Poll::Ready(()) } else { Poll::Pending });
-    tokio::select! {
-        () = reading => {}
-        () = cancelled => {}
-        () = plan.gateway.jobs.stopping().cancelled() => {}
-        () = tokio::time::sleep_until(plan.deadline) => plan.time_out(),
+    let is_late = tokio::select! {
+        () = reading => false,
+        () = cancelled => false,
+        () = plan.gateway.jobs.stopping().cancelled() => false,
+        () = tokio::time::sleep_until(plan.deadline) => true,
+    };
+    if is_late {
+        plan.time_out();
     }
+    drop(watch);
 }
 
 macro_rules! opaque_debug {

@@ -27,6 +27,9 @@ use crate::upstream::SessionKey;
 
 use super::Route;
 
+/// So much may wait for a slow reader of a stream.
+const WAITING_BYTES: usize = 1024 * 1024;
+
 /// How sessions live.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -73,8 +76,8 @@ pub struct Session {
 /// What goes on in a session at this moment.
 #[derive(Debug, Default)]
 pub struct Live {
-    /// Plain calls in flight and those that wait for their place, by the client's ids.
-    pub plain: Vec<(Id, Arc<CancelFlag>)>,
+    /// Plain calls in flight and those that wait for their place.
+    pub plain: Vec<Plain>,
     /// Held calls that the upstream has seen.
     pub held: HashMap<TaskId, Held>,
     /// Unfinished tasks, those in the queue included.
@@ -97,6 +100,17 @@ impl Live {
     }
 }
 
+/// A plain call as the session knows it.
+#[derive(Debug)]
+pub struct Plain {
+    /// The client's id.
+    pub id: Id,
+    /// The id upstream.
+    pub upstream_id: Id,
+    /// How far it is.
+    pub flag: Arc<CancelFlag>,
+}
+
 /// A held call as the session knows it.
 #[derive(Debug, Clone)]
 pub struct Held {
@@ -115,6 +129,42 @@ pub struct Stream {
     pub number: u64,
     /// Takes events, ready to be sent.
     pub events: mpsc::Sender<Bytes>,
+    /// Bytes that its reader has not taken yet.
+    pub waiting: Arc<AtomicUsize>,
+    /// Its last event has been sent or is about to be.
+    pub over: Arc<Mutex<bool>>,
+}
+
+impl Stream {
+    /// Gives an event to the stream. One whose reader is too slow does not take it: notifications may be lost, memory
+    /// may not.
+    #[must_use]
+    pub fn offer(&self, event: &Bytes) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whatever the size, one event always has room.
+        if *over || self.waiting.load(Ordering::Relaxed) > WAITING_BYTES {
+            return false;
+        }
+        let Ok(room) = self.events.try_reserve() else { return false };
+        self.waiting.fetch_add(event.len(), Ordering::Relaxed);
+        room.send(event.clone());
+        drop(over);
+        true
+    }
+
+    /// Sends the last event: nothing that others offer comes after it.
+    pub async fn finish(&self, event: Bytes) -> bool {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.send(event).await
+    }
+
+    /// Waits for room for an event that must not be lost; says whether anybody will read it.
+    pub async fn send(&self, event: Bytes) -> bool {
+        let Ok(room) = self.events.reserve().await else { return false };
+        self.waiting.fetch_add(event.len(), Ordering::Relaxed);
+        room.send(event);
+        true
+    }
 }
 
 /// Says to a waiting body that its request was cancelled, and to others how far it is.
@@ -122,6 +172,7 @@ pub struct Stream {
 pub struct CancelFlag {
     set: AtomicBool,
     dispatched: AtomicBool,
+    unwanted: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -130,6 +181,17 @@ impl CancelFlag {
     pub fn cancel(&self) {
         self.set.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Notes that the client has cancelled, before the upstream hears of it: what comes of the request from now on is not
+    /// told.
+    pub fn disown(&self) {
+        self.unwanted.store(true, Ordering::Release);
+    }
+
+    /// Whether the client wants no answer any more.
+    pub fn is_unwanted(&self) -> bool {
+        self.unwanted.load(Ordering::Acquire)
     }
 
     /// Notes that the upstream may see the request from now on, and so may ask because of it.
@@ -276,7 +338,7 @@ impl Sessions {
     pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
         let session = match self.by_token.get(token) {
             Some(session) => Arc::clone(&session),
-            None => self.take_up(token, route)?,
+            None => self.take_up(token, route, principal)?,
         };
         let is_theirs = session.terms.route == route.name && session.terms.principal == principal.digest();
         if !is_theirs || session.ended.is_cancelled() {
@@ -345,11 +407,15 @@ impl Sessions {
     }
 
     /// Opens an id from before this process, made with a key that is still in use.
-    fn take_up(&self, token: &str, route: &Route) -> Option<Arc<Session>> {
+    fn take_up(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
         let plain = self.sealer.open(Purpose::Session, token)?;
         let (number, issued, terms) = decode(&plain)?;
         // Whatever this process gave out and no longer knows has ended.
-        if issued >= self.started || terms.route != route.name || self.ended_here.contains(&number) {
+        if issued >= self.started
+            || terms.route != route.name
+            || terms.principal != principal.digest()
+            || self.ended_here.contains(&number)
+        {
             return None;
         }
         Some(self.insert(number, token.into(), terms, route.metrics.session()))

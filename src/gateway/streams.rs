@@ -16,7 +16,7 @@ use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
 use super::session::{CancelFlag, OpenStream, Session};
 use super::tasks::TASK_EVENT;
-use super::{Gateway, Route, over, owner};
+use super::{Gateway, POST_LIMIT, Route, over, owner};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
@@ -94,6 +94,7 @@ impl Gateway {
                 receiver,
                 vec![session.ended.clone(), self.closing.clone()],
                 self.keep_alive,
+                stream.waiting,
                 Box::new(guard),
             )
             .boxed_unsync(),
@@ -107,7 +108,13 @@ impl Gateway {
         session: &Arc<Session>,
         last_event_id: &str,
     ) -> Result<Answer, Kind> {
-        let listening = match route.upstream.listen(&session.terms.upstream, Some(last_event_id)).await {
+        let listening = route.upstream.listen(&session.terms.upstream, Some(last_event_id));
+        let late = |_| Err(Error::Lost("it did not resume a stream in time".into()));
+        let listening = match tokio::time::timeout(POST_LIMIT, listening).await.unwrap_or_else(late) {
+            Err(Error::SessionGone) => {
+                self.end_session(route, session);
+                return Err(Kind::NoSession);
+            }
             Err(Error::Refused { .. }) => {
                 return Err(Kind::Unusable("The server behind the gateway has nothing after this Last-Event-ID"));
             }
@@ -119,6 +126,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let plan = Plan {
             id: Id::number(0),
+            minted: None,
             limit: route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
             split_batches: upstream.has_batches() && !version.has_batches(),

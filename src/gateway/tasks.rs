@@ -147,6 +147,7 @@ impl Gateway {
     ) -> Answer {
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
+        let waiting = Arc::clone(&stream.waiting);
         let opened = (session.open_stream(self.clock), route.metrics.stream());
         let job = ResultJob {
             gateway: Arc::clone(self),
@@ -158,7 +159,9 @@ impl Gateway {
             stream,
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(EventStream::new(receiver, Vec::new(), self.keep_alive, Box::new(opened)).boxed_unsync())
+        Answer::Events(
+            EventStream::new(receiver, Vec::new(), self.keep_alive, waiting, Box::new(opened)).boxed_unsync(),
+        )
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
@@ -227,7 +230,7 @@ impl ResultJob {
         let Self { gateway, session, .. } = &self;
         let priming = sse::write_priming(&gateway.seal_event(self.task, &self.id, false), RETRY_MS);
         let stream = self.stream.clone();
-        if stream.events.send(priming).await.is_ok() {
+        if stream.send(priming).await {
             gateway.deliveries.attach(self.task, stream.clone(), session.terms.client);
             if let Ok(Some(task)) = gateway.ledger.get(&self.owner, self.task).await {
                 gateway.deliveries.offer(&gateway.ledger, &task).await;
@@ -240,7 +243,7 @@ impl ResultJob {
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {
                 let id = gateway.seal_event(self.task, &self.id, true);
-                drop(stream.events.send(sse::write_event(Some(&id), &end)).await);
+                stream.finish(sse::write_event(Some(&id), &end)).await;
             }
         }
         gateway.deliveries.release(&gateway.ledger, stream.number).await;

@@ -129,3 +129,13 @@ proptest! {
         prop_assert_eq!(Object::parse(&text).unwrap().to_json(), text);
     }
 }
+
+#[test]
+fn ids_are_equal_however_they_are_spelled() {
+    let of = |text: &str| Id::from_json(text).unwrap();
+    assert_eq!(of(r#""\u0061\/""#), of(r#""a/""#));
+    assert_eq!(of(r#""\u00e9""#), of("\"é\""));
+    assert_eq!(of(r#""\u0061""#).as_json(), r#""\u0061""#, "and go out as they came");
+    assert_ne!(of("1"), of("\"1\""));
+    assert_ne!(of(r#""\\u0061""#), of(r#""a""#));
+}

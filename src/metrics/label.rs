@@ -42,8 +42,6 @@ label! {
         Rejected => "rejected",
         /// The gateway or the upstream could not do it.
         Failed => "failed",
-        /// Cancelled by the client with a message.
-        Cancelled => "cancelled",
         /// The client was gone before the answer had been taken.
         Dropped => "dropped",
     }
@@ -86,10 +84,6 @@ label! {
         OutcomeUnknown => "outcome_unknown",
         /// Out of time.
         Deadline => "deadline",
-        /// Nobody answered a question in time.
-        InputTimeout => "input_timeout",
-        /// The replica that held it is gone.
-        ReplicaLost => "replica_lost",
         /// The gateway was stopped.
         Shutdown => "shutdown",
         /// The store failed.
@@ -178,8 +172,6 @@ label! {
         List => "list",
         /// Find what is due.
         Due => "due",
-        /// Read or write a session.
-        Session => "session",
     }
 }
 

@@ -6,6 +6,8 @@ use crate::jsonrpc::Id;
 
 /// How many questions a task keeps that are not settled with the upstream; one more is refused.
 pub const MAX_QUESTIONS: usize = 64;
+/// The most that the open questions of a task may hold, in bytes of their parameters.
+pub const MAX_QUESTION_BYTES: usize = 4 * 1024 * 1024;
 
 /// Where a task stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,7 +149,7 @@ pub enum Refused {
     /// The event does not fit the state: somebody was faster, or it names what is not there.
     #[error("the event does not fit the task's state")]
     NotApplicable,
-    /// The upstream has [`MAX_QUESTIONS`] open already.
+    /// The upstream has [`MAX_QUESTIONS`] open already, or they would hold more than [`MAX_QUESTION_BYTES`].
     #[error("the task has too many open questions")]
     TooManyQuestions,
 }
@@ -262,7 +264,9 @@ impl Asked {
         if self.questions.iter().any(|question| question.upstream_id == upstream_id) {
             return Err(Refused::NotApplicable);
         }
-        if self.questions.len() >= MAX_QUESTIONS {
+        let bytes = |params: &Option<Box<str>>| params.as_ref().map_or(0, |params| params.len());
+        let open: usize = self.questions.iter().map(|question| bytes(&question.params)).sum();
+        if self.questions.len() >= MAX_QUESTIONS || open + bytes(&params) > MAX_QUESTION_BYTES {
             return Err(Refused::TooManyQuestions);
         }
         let number = self.take_number()?;

@@ -146,19 +146,18 @@ async fn posted(session: Option<&SessionKey>, sending: ResponseFuture) -> Result
     if response.status().is_success() { Ok(response) } else { Err(Box::pin(refusal(session, response)).await) }
 }
 
+/// What is wrong when something serves HTTP, but nothing at the path that it was asked for.
+pub(crate) const NO_ENDPOINT: &str = "there is no MCP endpoint at this path (HTTP status 404)";
+
 /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
 async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
     let status = response.status();
     if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
         return Error::SessionGone;
     }
-    // A proxy in between may say so after the server has begun.
-    if status.is_server_error() {
-        return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
-    }
     // Another resource's challenge means nothing to the gateway's client.
     let ours = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
-    if status.is_client_error() && !ours && is_type(response.headers(), "application/json") {
+    if !ours && is_type(response.headers(), "application/json") {
         let mut body = body_of(response);
         if let Ok(Ok(text)) = tokio::time::timeout(HANDSHAKE_LIMIT, collect(&mut body, REFUSAL_LIMIT)).await
             && let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(&text)
@@ -166,7 +165,12 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
             return Error::Refused { status, error: error.get().into() };
         }
     }
-    Error::Protocol(format!("it answered with HTTP status {}", status.as_u16()))
+    if status == StatusCode::NOT_FOUND {
+        return Error::Protocol(NO_ENDPOINT.to_owned());
+    }
+    let what = format!("it answered with HTTP status {}", status.as_u16());
+    // A proxy in between may say so after the server has begun.
+    if status.is_server_error() { Error::Lost(what.into()) } else { Error::Protocol(what) }
 }
 
 fn body_of(response: Response<Incoming>) -> Body {
@@ -215,6 +219,30 @@ async fn handshake(reply: Reply, id: &Id, limit: usize) -> Result<Box<str>, Erro
     Err(Error::Protocol("it did not answer `initialize`".into()))
 }
 
+impl Http {
+    /// Reads the answer to `initialize`; a session that the server has begun by then is not left behind.
+    async fn finish_opening(
+        &self,
+        response: Response<Incoming>,
+        id: &Id,
+        session: Option<Arc<str>>,
+    ) -> Result<Opened, Error> {
+        let read = async {
+            let result = handshake(reply_of(response)?, id, self.config.max_message).await?;
+            let version = ProtocolVersion::of_initialize_result(&result)
+                .ok_or_else(|| Error::Protocol("it chose a protocol version that is not spoken here".into()))?;
+            Ok((result, version))
+        };
+        match read.await {
+            Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version }, result }),
+            Err(error) => {
+                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST }).await;
+                Err(error)
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Upstream for Http {
     async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error> {
@@ -224,10 +252,7 @@ impl Upstream for Http {
         let opening = async {
             let response = posted(None, self.post(None, Outgoing { kind, body, headers })?).await?;
             let session = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
-            let result = handshake(reply_of(response)?, &id, self.config.max_message).await?;
-            let version = ProtocolVersion::of_initialize_result(&result)
-                .ok_or_else(|| Error::Protocol("it chose a protocol version that is not spoken here".into()))?;
-            Ok(Opened { session: SessionKey { id: session, version }, result })
+            self.finish_opening(response, &id, session).await
         };
         let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
         tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?

@@ -39,9 +39,6 @@ use conversation::{Conversation, End, Outbox};
 use lines::Lines;
 use process::{Group, Pipes};
 
-/// A child that ends within this time after it has answered `initialize` counts as one that failed to start.
-const SETTLED: Duration = Duration::from_secs(1);
-
 /// How a stdio server is run.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -96,8 +93,6 @@ struct Child {
     stop: CancellationToken,
     /// It has ended and is reaped.
     gone: CancellationToken,
-    /// When it had answered `initialize`.
-    ready: OnceLock<Instant>,
     ending: OnceLock<Ending>,
 }
 
@@ -132,13 +127,7 @@ impl Stdio {
             Error::Connect(error.into())
         })?;
         let (conversation, outbox) = Conversation::new(self.config.stream_wait);
-        let child = Arc::new(Child {
-            conversation,
-            stop,
-            gone: CancellationToken::new(),
-            ready: OnceLock::new(),
-            ending: OnceLock::new(),
-        });
+        let child = Arc::new(Child { conversation, stop, gone: CancellationToken::new(), ending: OnceLock::new() });
         let place = Place::take(&self.children, key, &child);
         let config = Arc::clone(&self.config);
         let span = tracing::info_span!("server", program = config.command.first(), pid = group.id());
@@ -187,8 +176,8 @@ impl Upstream for Stdio {
         let unused = child.stop.clone().drop_guard();
         match self.handshake(&child, params).await {
             Ok((version, result)) => {
-                let _first = child.ready.set(Instant::now());
                 unused.disarm();
+                self.children.backoff().worked();
                 Ok(Opened { session: SessionKey { id: Some(key), version }, result })
             }
             Err(Failed::Answered(error)) => Err(error),
@@ -262,11 +251,6 @@ impl Place {
         children.by_session().insert(Arc::clone(key), Arc::clone(child));
         Self { children: Arc::clone(children), key: Arc::clone(key), child: Arc::clone(child) }
     }
-
-    /// Whether the child ended so soon that it was of no use. One that never got ready is counted where it was opened.
-    fn ended_at_once(&self) -> bool {
-        self.child.ready.get().is_some_and(|ready| ready.elapsed() < SETTLED)
-    }
 }
 
 impl Drop for Place {
@@ -327,15 +311,13 @@ async fn talk(group: &mut Group, run: impl Future<Output = End>, stop: &Cancella
     timeout(grace, run).await.unwrap_or(End::Closed)
 }
 
-/// Notes how a child ended.
+/// Notes how a child ended. Only starts and handshakes that fail count against the command: what ends a child after that
+/// may be one client's call, which must not keep the others from starting theirs.
 fn bury(place: &Place, ending: Ending) {
     if matches!(ending.end, End::Stopped) {
         tracing::debug!(%ending, "a server process was ended");
     } else {
         tracing::warn!(%ending, "a server process ended by itself or broke the protocol");
-        if place.ended_at_once() {
-            place.children.backoff().failed(Instant::now(), ending.to_string());
-        }
     }
     let _first = place.child.ending.set(ending);
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
+use taskgate::app::Timing;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -23,6 +24,11 @@ impl io::Write for Log {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What is logged on other threads goes elsewhere.
+fn on_this_thread() -> Timing {
+    Timing { threads: 0, ..Timing::default() }
 }
 
 impl Log {
@@ -49,7 +55,7 @@ impl Log {
 #[tokio::test]
 async fn each_change_of_a_task_and_its_first_read_is_one_line() {
     let (log, _guard) = Log::start();
-    let gateway = Gateway::setup().callers(&["acme/ann"]).start().await;
+    let gateway = Gateway::setup().callers(&["acme/ann"]).timing(on_this_thread()).start().await;
     let client = gateway.open_as("ann").await;
     let mut stream = client.listen().await;
     let id = client.start("ask", json!({"message": "s3cret-question"})).await;
@@ -103,7 +109,12 @@ async fn each_change_of_a_task_and_its_first_read_is_one_line() {
 #[tokio::test]
 async fn each_refused_access_is_one_line() {
     let (log, _guard) = Log::start();
-    let gateway = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).tools("deny: [hold]").start().await;
+    let gateway = Gateway::setup()
+        .callers(&["acme/ann", "umbrella/eve"])
+        .tools("deny: [hold]")
+        .timing(on_this_thread())
+        .start()
+        .await;
     let ann = gateway.open_as("ann").await;
     let id = ann.start("exact", json!({})).await;
     let mut eve = gateway.open_as("eve").await;

@@ -81,7 +81,7 @@ async fn a_slow_reader_of_a_task_loses_notifications_and_nothing_else() {
     let client = gateway.open().await;
     let hold = client.start("hold", json!({})).await;
     let mut stalled = stalled_get(&gateway, &client).await;
-    let id = client.start("log", json!({"messages": 9000, "text": "x".repeat(500)})).await;
+    let id = client.start("log", json!({"messages": 9000, "text": "x".repeat(4000)})).await;
     let wait = client.wait_for(&id).await;
     // The task's own end waits for no reader.
     assert_eq!(client.until(&id, "completed").await["taskId"], json!(id));
@@ -92,7 +92,28 @@ async fn a_slow_reader_of_a_task_loses_notifications_and_nothing_else() {
     // Others of the same session are served meanwhile.
     gateway.upstream.release();
     assert_eq!(text_of(&client.outcome(&hold).await), "held to the end");
-    stalled.finish().await;
+    // A question that the server asks meanwhile comes when the reader has caught up.
+    let id = client.start("ask", json!({})).await;
+    client.until(&id, "input_required").await;
+    let question = stalled.line_with("elicitation/create").await;
+    let question: Value = serde_json::from_str(question.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(crate::support::related(&question), Some(&*id));
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+}
+
+/// What waits for a reader that stands still is bounded in bytes as well: of many big notifications few are kept.
+#[tokio::test]
+async fn big_notifications_do_not_pile_up_for_a_slow_reader() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let id = client.start("log", json!({"messages": 100, "text": "x".repeat(1024 * KIB)})).await;
+    let wait = client.wait_for(&id).await;
+    client.until(&id, "completed").await;
+    let messages = wait.messages().await;
+    assert_eq!(text_of(messages.last().unwrap()), "logged");
+    // What the connection itself took is not the gateway's.
+    assert!(messages.len() < 30, "{}", messages.len());
 }
 
 /// A GET stream whose client reads nothing after the head.

@@ -1,6 +1,9 @@
 //! The server behind the gateway breaks: for plain calls and for tasks, the client hears what is known, soon, and no tool
 //! runs twice.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use http::StatusCode;
 use taskgate::demo::server::{Fault, Options};
 
@@ -46,7 +49,7 @@ impl Bystander {
         Self { client, task }
     }
 
-    async fn is_unhurt(self, gateway: &Gateway) {
+    async fn expect_unhurt(self, gateway: &Gateway) {
         assert_eq!(self.client.task(&self.task).await["status"], "working");
         assert_eq!(text_of(&self.client.call("echo", json!({"text": "still here"})).await), "still here");
         gateway.upstream.release();
@@ -90,7 +93,7 @@ async fn each_fault_has_its_reason_and_the_tool_runs_once() {
     }
     // The sessions are as good as before.
     assert_eq!(client.call("count", json!({})).await["result"]["structuredContent"]["count"], ran + 1);
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
 }
 
 #[tokio::test]
@@ -112,7 +115,7 @@ async fn streams_that_end_before_the_response_leave_the_outcome_unknown() {
         runs += 2;
         assert_eq!(gateway.upstream.stats().tool("log").started, runs, "{fault:?}");
     }
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
 }
 
 /// Noise between the events, and a response that comes twice, are no reason to fail.
@@ -166,7 +169,36 @@ async fn a_session_that_the_upstream_has_forgotten_ends_for_its_client_alone() {
     let next = gateway.open().await;
     assert_eq!(reason(&next.outcome(&held).await), UNKNOWN);
     assert_eq!(next.call("count", json!({})).await["result"]["structuredContent"]["count"], 1);
-    bystander.is_unhurt(&gateway).await;
+    bystander.expect_unhurt(&gateway).await;
+}
+
+/// B09: the upstream forgets the session while a call of it runs on: the call may still end, on its open stream.
+#[tokio::test]
+async fn a_call_that_runs_on_after_its_session_ended_is_heard_to_its_end() {
+    let opened = gate();
+    let until = opened.clone();
+    let upstream = RawUpstream::start(move |heard| match &*heard.method {
+        "tools/list" => Some(vec![whole(404, "text/plain", "no such session")]),
+        "tools/call" => Some(vec![
+            events_head(),
+            event(&heard.progress(1)),
+            Step::Gate(until.clone()),
+            event(&heard.says("all the same")),
+            last_chunk(),
+        ]),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = gateway.open().await;
+    let id = client.start("x", json!({})).await;
+    upstream.heard("tools/call", 1).await;
+    assert_eq!(client.request("tools/list", json!({})).await.status, StatusCode::NOT_FOUND);
+    let next = gateway.open().await;
+    assert_eq!(next.task(&id).await["status"], "working");
+    opened.add_permits(1);
+    assert_eq!(text_of(&next.outcome(&id).await), "all the same");
+    assert_eq!(upstream.count("tools/call"), 1);
 }
 
 #[tokio::test]
@@ -230,8 +262,10 @@ async fn a_deadline_in_the_queue_says_that_nothing_was_started() {
     let first = client.start("hold", json!({})).await;
     gateway.started("hold", 1).await;
     let id = client.start("count", json!({})).await;
-    let response = client.outcome(&id).await;
-    assert_eq!((reason(&response), &response["error"]["data"]["started"]), (DEADLINE, &json!(false)));
+    for response in [client.outcome(&id).await, client.call("count", json!({})).await] {
+        assert_eq!((reason(&response), &response["error"]["data"]["started"]), (DEADLINE, &json!(false)));
+    }
+    assert!(gateway.upstream.stats().cancelled.is_empty());
     gateway.upstream.release();
     assert_eq!(text_of(&client.outcome(&first).await), "held to the end");
     assert_eq!(gateway.upstream.stats().counter, 0);
@@ -240,9 +274,11 @@ async fn a_deadline_in_the_queue_says_that_nothing_was_started() {
 type Answering = fn(&Heard) -> Vec<Step>;
 
 /// Answers that are no answers, to the byte.
-const BROKEN: [(&str, Answering, &str, bool); 13] = [
+const BROKEN: [(&str, Answering, &str, bool); 14] = [
     ("202 to a request", |_| vec![bare(202)], PROTOCOL, true),
     ("204 to a request", |_| vec![bare(204)], PROTOCOL, true),
+    // B10: it may have run.
+    ("an error of a proxy in between", |_| vec![whole(503, "text/html", "<h1>no</h1>")], UNKNOWN, true),
     ("another content type", |heard| vec![whole(200, "application/xml", &heard.says("x"))], PROTOCOL, true),
     ("no content type", |_| vec![send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")], PROTOCOL, true),
     ("no HTTP", |_| vec![send("SSH-2.0-OpenSSH_9.6\r\n"), Step::Close], UNKNOWN, true),
@@ -334,6 +370,35 @@ async fn half_an_answer_and_then_silence_ends_at_the_deadline() {
     }
 }
 
+/// A server that always has something to say and never the answer: the deadline holds all the same.
+#[tokio::test]
+async fn endless_talk_ends_at_the_deadline() {
+    let comment = "4\r\n:hi\n\r\n";
+    let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}});
+    let event = format!("data: {log}\n\n");
+    let event = format!("{:x}\r\n{event}\r\n", event.len());
+    let json = "1\r\n \r\n".to_owned();
+    for (kind, talk) in
+        [("text/event-stream", comment.to_owned()), ("text/event-stream", event), ("application/json", json)]
+    {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let script = talk.clone();
+        let upstream =
+            RawUpstream::calling(move |_| vec![send(head.clone()), Step::Endless(script.clone().into())]).await;
+        let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("deadline: 300ms").start().await;
+        let client = gateway.open().await;
+        assert_eq!(failed_task(&client, "x", json!({})).await, DEADLINE, "{talk}");
+        let answer = client.request("tools/call", json!({"name": "x"})).await;
+        if answer.is_events() {
+            assert_eq!(reason(answer.messages().await.last().unwrap()), DEADLINE, "{talk}");
+        } else {
+            assert!(within(http_body_util::BodyExt::collect(answer.into_body())).await.is_err());
+        }
+        upstream.heard("notifications/cancelled", 2).await;
+        gateway.counted(|metrics| metrics.value("taskgate_upstream_in_flight", &[]) == 0.0).await;
+    }
+}
+
 /// The server reads a call and closes without a word: whether it was run is not known, so it is not sent again.
 #[tokio::test]
 async fn a_connection_that_closes_on_a_call_is_not_tried_again() {
@@ -419,14 +484,69 @@ async fn a_resumption_that_fails_leaves_the_outcome_unknown() {
 /// the Server" 6): each event that comes renews the patience with it.
 #[tokio::test]
 async fn a_server_that_is_polled_by_resumption_gets_there() {
-    let options = Options { event_ids: true, priming: true, ..Options::default() };
-    let gateway = Gateway::setup().server(options).start().await;
+    // Given a server that cuts each of its streams after no more than an event id, by a proper end or without one, far
+    // more often than a resumption may fail in a row,
+    const CUTS: usize = 17;
+    let (asked, streams) = (Mutex::new(String::new()), AtomicUsize::new(0));
+    let upstream = RawUpstream::start(move |heard| {
+        let number = streams.load(Ordering::SeqCst);
+        let primed = chunk(&format!("id: {number}\nretry: 1\ndata: \n\n"));
+        if heard.method == "tools/call" {
+            heard.id.clone_into(&mut asked.lock().unwrap());
+            return Some(vec![events_head(), primed, last_chunk()]);
+        }
+        let after = heard.headers.get("last-event-id").filter(|_| heard.http_method == "GET")?;
+        assert_eq!(after, &number.to_string());
+        let number = streams.fetch_add(1, Ordering::SeqCst) + 1;
+        let primed = chunk(&format!("id: {number}\nretry: 1\ndata: \n\n"));
+        Some(if number > CUTS {
+            let id = asked.lock().unwrap().clone();
+            let answer = Heard { id, ..heard.clone() }.says("at last");
+            vec![events_head(), primed, event(&answer), last_chunk()]
+        } else {
+            vec![events_head(), primed, if number % 2 == 0 { last_chunk() } else { Step::Close }]
+        })
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     let client = gateway.open().await;
-    gateway.upstream.fail("tools/call", Fault::EndEarly, 1);
-    gateway.upstream.fail("GET", Fault::EndEarly, 11);
-    let id = client.start("log", json!({"messages": 10})).await;
-    assert_eq!(text_of(&client.outcome(&id).await), "logged");
-    assert_eq!(gateway.upstream.stats().tool("log").started, 1);
+    let id = client.start("x", json!({})).await;
+    // then the call is heard to its end, and runs once.
+    assert_eq!(text_of(&client.outcome(&id).await), "at last");
+    let is_resumption = |heard: &&Heard| heard.headers.contains_key("last-event-id");
+    let heard = upstream.until(|_| true).await;
+    assert_eq!((heard.iter().filter(is_resumption).count(), upstream.count("tools/call")), (CUTS + 1, 1));
+}
+
+/// Who waits for a task hears of its deadline even if the server does not take the cancel that follows from it.
+#[tokio::test]
+async fn a_cancel_that_the_server_does_not_take_keeps_nobody_waiting() {
+    let taken = gate();
+    let opened = taken.clone();
+    let upstream = RawUpstream::start(move |heard| match &*heard.method {
+        "tools/call" if heard.body["params"]["name"] == "x" => Some(vec![Step::Stall]),
+        "notifications/cancelled" => Some(vec![Step::Gate(opened.clone()), bare(202)]),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("deadline: 1s").start().await;
+    let client = gateway.open().await;
+    let next = gateway.open().await;
+    let id = client.start("x", json!({})).await;
+    upstream.heard("tools/call", 1).await;
+    // Given a session that is ended at the server as soon as the cancel is through,
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    assert_eq!(reason(&next.outcome(&id).await), DEADLINE);
+    assert_eq!(next.task(&id).await["status"], "failed");
+    upstream.heard("notifications/cancelled", 1).await;
+    for _ in 0..20 {
+        next.call("usual", json!({})).await;
+    }
+    // then it was not when the waiter had its answer.
+    let is_delete = |heard: &Heard| heard.http_method == "DELETE";
+    assert!(!upstream.until(|_| true).await.iter().any(is_delete));
+    taken.add_permits(1);
+    upstream.until(move |heard| heard.iter().any(is_delete)).await;
 }
 
 /// Events that come again after a resumption change nothing, and a result that comes after a cancel is dropped.

@@ -3,6 +3,8 @@
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::StatusCode;
 
+use taskgate::app::Timing;
+
 use crate::support::{Client, Exposition, Gateway, Value, json, text_of, within};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
@@ -183,12 +185,23 @@ async fn creations_have_a_rate() {
 
 #[tokio::test]
 async fn polls_over_their_rate_are_delayed() {
-    let gateway = Gateway::setup().tenants("default: {polls: {rate: 50/s, burst: 1}}").start().await;
+    let gateway = Gateway::setup().tenants("default: {polls: {rate: 1/s, burst: 1}}").start().await;
     let client = gateway.open().await;
     let id = client.start("exact", json!({})).await;
-    let polls = (0..20).map(|_| client.task(&id));
-    let tasks = futures_util::future::join_all(polls).await;
-    assert!(tasks.iter().all(|task| task["taskId"] == *id), "{tasks:?}");
+    // Given more polls than come free within the longest delay, which is five seconds,
+    let polls = (0..40).map(|_| client.request("tasks/get", json!({"taskId": id})));
+    let mut served = 0;
+    for answer in futures_util::future::join_all(polls).await {
+        match answer.status {
+            StatusCode::OK => {
+                assert_eq!(answer.response().await["result"]["taskId"], *id);
+                served += 1;
+            }
+            status => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
+        }
+    }
+    // then those wait for their turn, beside the one that is there at once, and those over it are refused.
+    assert!((6..40).contains(&served), "{served}");
 }
 
 #[tokio::test]
@@ -328,7 +341,10 @@ async fn one_tenant_over_its_limits_does_not_hinder_another() {
 
 #[tokio::test]
 async fn an_upstreams_places_go_round_among_tenants() {
-    let gateway = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).upstream("max_in_flight: 1").start().await;
+    // On one thread, so that calls join the queue in the order in which they were made.
+    let timing = Timing { threads: 0, ..Timing::default() };
+    let setup = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).upstream("max_in_flight: 1");
+    let gateway = setup.timing(timing).start().await;
     let (ann, eve) = (gateway.open_as("ann").await, gateway.open_as("eve").await);
     // Given a tenant with a call at work and many that wait,
     let mut hers = vec![ann.start("hold", json!({})).await];
@@ -359,4 +375,20 @@ async fn each_member_of_an_array_counts() {
     assert_eq!(messages.len(), 6, "{messages:?}");
     assert_eq!(messages.iter().filter(|message| message["error"]["data"]["reason"] == "requests").count(), 2);
     assert_eq!(gateway.upstream.stats().counter, 4);
+}
+
+/// A client that hears nothing to its ping takes the connection for dead (2025-11-25 ping).
+#[tokio::test]
+async fn a_ping_waits_for_no_place() {
+    let gateway = Gateway::setup().upstream("max_in_flight: 2, queue: 0").start().await;
+    let client = gateway.open().await;
+    let ids = [client.start("hold", json!({})).await, client.start("hold", json!({})).await];
+    gateway.started("hold", 2).await;
+    let refused = client.error("tools/call", json!({"name": "log"})).await;
+    assert_eq!(refused["data"]["reason"], "upstream_queue");
+    assert_eq!(client.result("ping", json!({})).await, json!({}));
+    gateway.upstream.release();
+    for id in &ids {
+        assert_eq!(text_of(&client.outcome(id).await), "held to the end");
+    }
 }

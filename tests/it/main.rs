@@ -14,6 +14,7 @@ mod support;
 
 mod audit;
 mod bad_messages;
+mod broken_gateways;
 mod bulk;
 mod callers;
 mod faithful;
@@ -21,6 +22,7 @@ mod faults;
 mod killing;
 mod limits;
 mod load;
+mod once;
 mod operators;
 mod patience;
 mod progress;

@@ -178,3 +178,33 @@ async fn while_it_stops_it_is_not_ready_and_begins_nothing() {
     // and in the end nothing is left at the server.
     gateway.seen(|stats| stats.sessions == 0 && stats.streams == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_can_be_asked_while_tasks_come_and_go() {
+    let callers: Vec<String> = (0..8).map(|number| format!("tenant{number}/caller{number}")).collect();
+    let callers: Vec<&str> = callers.iter().map(String::as_str).collect();
+    let keys = "deadline: 1s, retention: 200ms, ttl: {default: 1200ms, max: 1200ms}";
+    let gateway = Gateway::setup().tasks(keys).callers(&callers).start().await;
+    // Given callers of many tenants whose tasks end, are cancelled and expire,
+    let working = (0..callers.len()).map(|number| {
+        let gateway = &gateway;
+        async move {
+            let client = gateway.open_as(&format!("caller{number}")).await;
+            for _ in 0..15 {
+                client.start("exact", json!({})).await;
+                client.start("fail", json!({})).await;
+                let id = client.start("hold", json!({})).await;
+                client.cancel(&id).await;
+            }
+        }
+    });
+    // when operators ask all the time, then everybody is answered.
+    let asking = (0..4).map(|_| async {
+        for _ in 0..100 {
+            gateway.metrics().await;
+        }
+    });
+    let (working, asking) = (futures_util::future::join_all(working), futures_util::future::join_all(asking));
+    crate::support::within(async { tokio::join!(working, asking) }).await;
+    gateway.counted(|metrics| metrics.value("taskgate_tasks", &[]) == 0.0).await;
+}

@@ -179,10 +179,30 @@ async fn a_body_that_stops_is_answered_and_let_go() {
     connection.closed().await;
 }
 
+/// One that comes in drops, never pausing for long, does not come for ever.
+#[tokio::test]
+async fn a_body_in_drops_is_let_go() {
+    let gateway = Gateway::setup().timing(patience(|patience| patience.body = SHORT)).start().await;
+    let client = gateway.open().await;
+    let mut head = String::from("POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10000000\r\n");
+    for (name, value) in &client.headers() {
+        head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+    }
+    let mut connection = Connection::open(gateway.address).await;
+    connection.send(format!("{head}\r\n")).await;
+    within(async {
+        while gateway.metrics().await.value("taskgate_rejected_total", &[("reason", "message")]) == 0.0 {
+            connection.send(" ").await;
+        }
+    })
+    .await;
+    assert_eq!(connection.answer().await.status, 408);
+}
+
 /// A long call is no idle connection, and a client that waits is not slow.
 #[tokio::test]
 async fn waiting_is_not_idling() {
-    let timing = Timing { patience: Patience { head: SHORT, body: SHORT, reader: SHORT }, keep_alive: SHORT };
+    let timing = Timing { patience: Patience { head: SHORT, body: SHORT, reader: SHORT }, ..warm() };
     let gateway = Gateway::setup().timing(timing).start().await;
     let client = gateway.open().await;
     let answer = client.request("tools/call", json!({"name": "hold", "arguments": {}})).await;
@@ -223,7 +243,7 @@ async fn a_client_that_stops_reading_gives_its_place_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_sessions_end_here_and_upstream() {
     const SESSIONS: usize = 5000;
-    let gateway = Gateway::setup().sections("sessions: {idle: 500ms, max: 6000}").start().await;
+    let gateway = Gateway::setup().sections("sessions: {idle: 2s, max: 6000}").start().await;
     let (working, listening) = (gateway.open().await, gateway.open().await);
     let id = working.start("hold", json!({})).await;
     let mut stream = listening.listen().await;

@@ -480,3 +480,62 @@ async fn a_void_id_answers_nothing() {
     client.accept(&question, name("Ann")).await;
     assert_eq!(text_of(&again.response().await), "Hello, Ann");
 }
+
+#[tokio::test]
+async fn a_call_whose_client_takes_no_events_is_asked_elsewhere_or_not_at_all() {
+    for always_sse in [true, false] {
+        let gateway = Gateway::setup().server(Options { always_sse, ..Options::default() }).start().await;
+        let client = gateway.open().await;
+        let body = r#"{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":"ask"}}"#;
+        let only_json = [("accept", "application/json")];
+        // Given no stream on which it could be asked, then the server hears so at once;
+        let response = client.post_with(&only_json, body).await.json().await;
+        assert!(text_of(&response).starts_with("the client refused the question"), "{response}");
+        // and with one, it is asked there.
+        let mut stream = client.listen().await;
+        let answering = async {
+            let question = stream.until_method(ELICIT).await;
+            assert_eq!(related(&question), None);
+            client.accept(&question, name("Ann")).await;
+        };
+        let (answer, ()) = tokio::join!(client.post_with(&only_json, body), answering);
+        assert_eq!(text_of(&answer.json().await), "Hello, Ann");
+    }
+}
+
+#[tokio::test]
+async fn every_question_of_a_stream_that_is_gone_is_void_before_it_is_asked_again() {
+    let gateway = Gateway::start().await;
+    let client = gateway.open().await;
+    let mut first = client.listen().await;
+    let id = client.start("ask_two", json!({})).await;
+    // Given one stream that has asked both,
+    let asked = [first.until_method(ELICIT).await, first.until_method(ELICIT).await];
+    let mut second = client.listen().await;
+    // when it goes, then the other says of each that it is void, and then asks it.
+    drop(first);
+    let mut messages = Vec::new();
+    while messages.iter().filter(|message: &&Value| message["method"] == ELICIT).count() < 2 {
+        messages.push(second.message().await);
+    }
+    let place_of = |wanted: &dyn Fn(&Value) -> bool| {
+        let mut places = (0..messages.len()).filter(|place| wanted(&messages[*place]));
+        let place = places.next().unwrap_or_else(|| panic!("{asked:?}: {messages:?}"));
+        assert_eq!(places.next(), None, "{messages:?}");
+        place
+    };
+    for old in &asked {
+        let void = place_of(&|message| {
+            message["method"] == "notifications/cancelled" && message["params"]["requestId"] == old["id"]
+        });
+        let again = place_of(&|message| message["method"] == ELICIT && message["params"] == old["params"]);
+        assert!(void < again, "{messages:?}");
+        assert!(asked.iter().all(|old| old["id"] != messages[again]["id"]), "{messages:?}");
+        assert_eq!(related(&messages[void]), Some(&*id));
+    }
+    for question in messages.iter().filter(|message| message["method"] == ELICIT) {
+        client.accept(question, json!({"name": "Ann", "confirm": true})).await;
+    }
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann; confirmed: true");
+    assert_eq!(gateway.upstream.stats().answers, 2);
+}

@@ -1,10 +1,10 @@
 //! A gateway that is started again: what a client holds is good as long as the key is.
 
 use std::path::Path;
-use std::time::Duration;
 
 use http::StatusCode;
 use taskgate::app::App;
+use taskgate::clock::Clock;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server};
 
@@ -40,7 +40,11 @@ async fn a_session_goes_on_while_its_key_is_known() {
     let first = start(&upstream, &format!("key: \"{OLD}\"")).await;
     let client = Opening::at(first.address).open().await;
     // Ids carry the time in milliseconds, and real processes don't follow each other within one.
-    tokio::time::sleep(Duration::from_millis(2)).await;
+    let clock = Clock::system();
+    let opened = clock.now();
+    while clock.now() <= opened {
+        tokio::task::yield_now().await;
+    }
     // Given a process that is gone without having ended its sessions, then the next takes them up by the same key,
     let second = start(&upstream, &format!("key: \"{OLD}\"")).await;
     let next = moved(&client, &second);

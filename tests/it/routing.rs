@@ -3,7 +3,8 @@
 use serde_json::Value;
 use taskgate::demo::server::Options;
 
-use crate::support::{Answer, Client, Gateway, json, related, text_of};
+use crate::support::raw_upstream::{Step, event, events_head, gate, json_body, last_chunk};
+use crate::support::{Answer, Client, Gateway, RawUpstream, json, related, text_of};
 
 /// B49, B57: clients count alike, and each gets its own answer and its own progress.
 #[tokio::test]
@@ -38,6 +39,59 @@ async fn the_same_ids_and_tokens_of_two_clients_do_not_meet() {
             }
         }
     }
+}
+
+/// Without sessions the server can't tell its clients apart but by the ids: none is used twice, each client gets its own
+/// back, and a cancel names the canceller's call alone.
+#[tokio::test]
+async fn clients_of_a_server_without_sessions_share_no_ids() {
+    let opened = gate();
+    let until = opened.clone();
+    let upstream = RawUpstream::start(move |heard| match &*heard.method {
+        "initialize" => Some(vec![json_body(&heard.answer(
+            &json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "0"}})
+                .to_string(),
+        ))]),
+        "tools/call" => Some(vec![
+            events_head(),
+            event(&heard.progress(1)),
+            Step::Gate(until.clone()),
+            event(&heard.says(heard.body["params"]["arguments"]["who"].as_str().unwrap())),
+            last_chunk(),
+        ]),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let (a, b) = (gateway.open().await, gateway.open().await);
+    let call = |who: &str| {
+        let params = json!({"name": "x", "arguments": {"who": who}, "_meta": {"progressToken": "t", "kept": 1}});
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+    };
+    let (mut of_a, mut of_b) = (a.post(call("A")).await, b.post(call("B")).await);
+    for answer in [&mut of_a, &mut of_b] {
+        assert_eq!(answer.message().await["params"]["progressToken"], "t");
+    }
+    let heard = upstream.heard("tools/call", 2).await;
+    assert_ne!(heard[0].id, heard[1].id);
+    for call in &heard {
+        assert_eq!(call.body["params"]["_meta"]["progressToken"].to_string(), call.id);
+        assert_eq!(call.body["params"]["_meta"]["kept"], 1);
+    }
+    // One that has ended, or never was, cancels nobody's call.
+    a.notify("notifications/cancelled", json!({"requestId": 2})).await;
+    a.notify("notifications/cancelled", json!({"requestId": 1})).await;
+    let cancelled = upstream.heard("notifications/cancelled", 1).await;
+    let by_a = heard.iter().find(|call| call.body["params"]["arguments"]["who"] == "A").unwrap();
+    assert_eq!(cancelled.len(), 1);
+    assert_eq!(cancelled[0].body["params"]["requestId"].to_string(), by_a.id);
+    assert!(of_a.events().await.is_empty());
+    opened.add_permits(2);
+    let response = of_b.message().await;
+    assert_eq!((&response["id"], text_of(&response)), (&json!(1), "B"));
+    // Lists and errors come back under the client's id as well.
+    let list = json!({"jsonrpc": "2.0", "id": "list", "method": "tools/list"}).to_string();
+    assert_eq!(b.post(list).await.response().await["id"], "list");
 }
 
 /// The types of ids and tokens come back as they were sent, on one session and at the same time.

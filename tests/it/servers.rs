@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::support::raw_upstream::{
-    Heard, Step, bare, chunk, event, events_head, gate, json_body, last_chunk, send, whole,
+    Heard, Step, bare, chunk, event, events_head, gate, json_body, last_chunk, send, whole, with_session,
 };
 use crate::support::{Client, Gateway, RawUpstream, Value, json, related, text_of};
 
@@ -81,7 +81,7 @@ async fn a_server_may_choose_a_newer_version_than_its_client_speaks() {
     let upstream = RawUpstream::start(|heard: &Heard| match heard.method.as_str() {
         "initialize" => {
             let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}});
-            Some(vec![json_body(&heard.answer(&result.to_string()))])
+            Some(vec![with_session(&heard.answer(&result.to_string()))])
         }
         "tools/call" => {
             let primed = chunk("id: 0\nretry: 5\ndata: \n\n: a comment\n\n");
@@ -110,11 +110,14 @@ async fn a_handshake_that_is_none_opens_nothing() {
         ("", json!({"protocolVersion": 5, "capabilities": {}})),
         ("", json!({"capabilities": {}})),
         ("", json!({"protocolVersion": "2025-11-25", "capabilities": []})),
+        ("mcp-session-id: mine\r\n", json!({"protocolVersion": "2025-11-25", "capabilities": []})),
+        ("mcp-session-id: mine\r\n", json!({"protocolVersion": "2099-01-01", "capabilities": {}})),
         ("mcp-session-id: a b\r\n", json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
         ("mcp-session-id: \r\n", json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
         (&*format!("mcp-session-id: {long}\r\n"), json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
     ] {
         let shown = format!("{} {result}", &head[..head.len().min(40)]);
+        let has_session = head.contains("mine");
         let head = head.to_owned();
         let upstream = RawUpstream::start(move |heard: &Heard| {
             let body = heard.answer(&result.to_string());
@@ -135,6 +138,13 @@ async fn a_handshake_that_is_none_opens_nothing() {
             "{shown}"
         );
         gateway.counted(|metrics| metrics.value("taskgate_sessions", &[]) == 0.0).await;
+        // What the server has opened by then is closed.
+        if has_session {
+            let is_end = |heard: &Heard| {
+                heard.http_method == "DELETE" && heard.headers.get("mcp-session-id").is_some_and(|id| id == "mine")
+            };
+            upstream.until(|heard| heard.iter().any(is_end)).await;
+        }
     }
 }
 
@@ -327,4 +337,24 @@ async fn a_server_that_takes_no_delete_is_left_alone() {
     assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
     upstream.until(|heard| heard.iter().any(|heard| heard.http_method == "DELETE")).await;
     assert_eq!(client.delete().await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn what_can_t_be_delivered_is_not_accepted() {
+    let upstream = RawUpstream::start(|_| None).await;
+    let gateway = in_front_of(&upstream).await;
+    let client = gateway.open().await;
+    // Given a server that is gone, with its connections,
+    drop(upstream);
+    // then nobody is told that it took something.
+    let notified = client.post(r#"{"jsonrpc":"2.0","method":"notifications/vendor"}"#).await;
+    assert_eq!(notified.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(notified.json().await["error"]["data"]["reason"], "upstream_unreachable");
+    let answered = client.try_answer(&json!("x"), json!({})).await;
+    assert_eq!(answered.status, StatusCode::BAD_GATEWAY);
+    let resumed = client.get(Some("u.1")).await;
+    assert_eq!(resumed.status, StatusCode::BAD_GATEWAY);
+    // A request is answered as one.
+    let error = client.error("tools/call", json!({"name": "x"})).await;
+    assert_eq!(error["data"]["reason"], "upstream_unreachable", "{error}");
 }

@@ -367,10 +367,59 @@ async fn no_process_outlives_the_gateway() {
 #[tokio::test]
 async fn idle_sessions_take_their_servers_with_them() {
     let arguments = marked!("905");
-    let gateway = Gateway::setup().sections("sessions: {idle: 500ms}").stdio(&arguments).start().await;
+    let gateway = Gateway::setup().sections("sessions: {idle: 2s}").stdio(&arguments).start().await;
     for _ in 0..20 {
         gateway.open().await;
     }
     until_there_are(0, arguments[1]).await;
     gateway.counted(|metrics| metrics.value("taskgate_sessions", &[]) == 0.0).await;
+}
+
+/// A child whose handshake is none is not left behind.
+#[tokio::test]
+async fn a_handshake_that_is_none_leaves_no_process() {
+    for (marker, result) in [
+        ("906.0", r#"{"protocolVersion":"2025-11-25","capabilities":[]}"#),
+        ("907.0", r#"{"capabilities":{}}"#),
+        ("908.0", r#"{"protocolVersion":"2099-01-01","capabilities":{}}"#),
+    ] {
+        let id = r#"$(echo "$request" | sed 's/.*"id":\("[^"]*"\).*/\1/')"#;
+        let answer = format!(r#"echo '{{"jsonrpc":"2.0","id":'"{id}"',"result":{result}}}'"#);
+        let script = format!("sleep {marker} & read -r request; {answer}; wait");
+        let gateway = Gateway::setup().command(&["sh", "-c", &script]).start().await;
+        let (client, answer) = gateway.client().initialize().await;
+        let error = answer.response().await["error"].take();
+        assert_eq!((&client.session, &error["data"]["reason"]), (&None, &json!("upstream_protocol")), "{result}");
+        until_there_are(0, marker).await;
+        gateway.counted(|metrics| metrics.value("taskgate_sessions", &[]) == 0.0).await;
+    }
+}
+
+/// A server on a pipe resumes nothing, and has its stream all the same.
+#[tokio::test]
+async fn an_event_id_costs_a_session_none_of_its_stream() {
+    let gateway = Gateway::setup().stdio(&[]).start().await;
+    let client = gateway.open().await;
+    let resumed = client.get(Some("g.x")).await;
+    assert_eq!(resumed.status, StatusCode::OK);
+    drop(resumed);
+    gateway.counted(|metrics| metrics.value("taskgate_streams", &[]) == 0.0).await;
+    let mut stream = client.listen().await;
+    client.start("hold", json!({})).await;
+    client.start("hold", json!({})).await;
+    started(&client, "hold", 2).await;
+    // With two calls in flight a question is the session's.
+    let asked = async {
+        loop {
+            let id = client.start("ask", json!({})).await;
+            tokio::select! {
+                question = stream.until_method("elicitation/create") => break (id, question),
+                // The stream is not there yet.
+                _ = client.outcome(&id) => {}
+            }
+        }
+    };
+    let (id, question) = within(asked).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
 }

@@ -113,6 +113,20 @@ async fn servers_of_its_own_end_with_it() {
     }
 }
 
+/// Nobody can do anything then but the servers themselves: their stdin ends.
+#[tokio::test]
+async fn servers_of_its_own_end_even_when_it_is_killed() {
+    let marker = "908s";
+    let command = json!([env!("CARGO_BIN_EXE_demo_server"), "--stdio", "--answer-timeout", marker]);
+    let binary =
+        Binary::start(&format!("routes:\n  - {{name: main, path: /mcp, upstream: {{command: {command}}}}}\n")).await;
+    let client = binary.client().open().await;
+    client.start("hold", json!({})).await;
+    until_there_are(1, marker).await;
+    binary.signal(Signal::KILL);
+    until_there_are(0, marker).await;
+}
+
 /// A plain call in flight is answered before the connection goes.
 #[tokio::test]
 async fn plain_calls_in_flight_are_answered() {

@@ -29,9 +29,8 @@ fn command(program: &str, environment: &[(&str, &str)]) -> Command {
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut command = Command::new(program);
     command.current_dir(super::root()).env("PATH", path).stdin(Stdio::null());
-    for name in ["ADMIN_TOKEN", "TASKGATE_KEY", "REPORTS_KEY", "TASKGATE_UPSTREAM", "TASKGATE_LISTEN", "TASKGATE_ADMIN"]
-    {
-        command.env_remove(name);
+    for name in ["KEY", "ADMIN_TOKEN", "REPORTS_KEY", "UPSTREAM", "LISTEN", "ADMIN"] {
+        command.env_remove(format!("TASKGATE_{name}"));
     }
     command.envs(environment.iter().copied());
     command

@@ -52,9 +52,9 @@ fn the_schema_takes_what_the_program_takes() {
 fn the_example_is_good() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/taskgate.yaml");
     let env = |name: &str| match name {
-        "ADMIN_TOKEN" => Some("an-admin-token".to_owned()),
+        "TASKGATE_ADMIN_TOKEN" => Some("an-admin-token".to_owned()),
         "TASKGATE_KEY" => Some("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=".to_owned()),
-        "REPORTS_KEY" => Some("a-key-of-the-reports-server".to_owned()),
+        "TASKGATE_REPORTS_KEY" => Some("a-key-of-the-reports-server".to_owned()),
         _ => None,
     };
     let settings = load(&path, &env).unwrap_or_else(|errors| panic!("{errors}"));
@@ -230,7 +230,7 @@ fn kind(schema: &Value) -> String {
 #[test]
 fn examples_in_the_reference_are_good() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).unwrap();
-    let env = [("REPORTS_URL", "http://reports/mcp"), ("REPORTS_KEY", "hush")];
+    let env = [("REPORTS_URL", "http://reports/mcp"), ("TASKGATE_REPORTS_KEY", "hush")];
     let examples: Vec<_> = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(!examples.is_empty());
     for example in examples {

@@ -25,7 +25,7 @@ use crate::gateway::rejection::{Chain, Fault};
 use super::ending::shorten;
 use super::{End, HeldCall, Sending};
 
-/// How often a stream that brings nothing new is taken up again.
+/// How often in a row taking up a stream again may fail.
 const RESUMPTIONS: u32 = 5;
 /// How long to wait before that, when the upstream does not say.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,14 @@ const RESUME_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A progress message becomes the status message at most this often.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// So many answers to the upstream may be on their way before more of its messages are read.
+const POSTINGS: usize = 32;
+/// How often a question that found every stream full is offered again.
+const OFFER_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait before an answer is posted again to an upstream that could not be reached, and how often.
+const POST_AGAIN: Duration = Duration::from_secs(1);
+const POSTS: usize = 5;
 
 type Posting = Pin<Box<dyn Future<Output = Option<Id>> + Send>>;
 
@@ -53,6 +61,8 @@ pub(super) struct Conversation<'a> {
     saw_garbage: bool,
     progress: Option<f64>,
     noted: Option<Instant>,
+    /// When to put waiting questions to clients once more.
+    offer_again: Option<Instant>,
 }
 
 enum Source {
@@ -74,6 +84,7 @@ impl<'a> Conversation<'a> {
             saw_garbage: false,
             progress: None,
             noted: None,
+            offer_again: None,
         }
     }
 
@@ -81,18 +92,20 @@ impl<'a> Conversation<'a> {
         let mut questions_end: Option<Instant> = None;
         loop {
             tokio::select! {
-                message = next(&mut self.source, self.call.route.max_message) => match message {
+                // A server that asks and takes no answers is read no further.
+                message = next(&mut self.source, self.call.route.max_message), if self.postings.len() < POSTINGS => match message {
                     Ok(Some(message)) => if let Some(end) = self.take(message).await { return end },
                     Ok(None) => if let Some(end) = self.lost(None) { return end },
                     Err(error) => if let Some(end) = self.lost(Some(error)) { return end },
                 },
-                Some(message) = self.side.recv() => if let Some(end) = self.take(message).await { return end },
+                Some(message) = self.side.recv(), if self.postings.len() < POSTINGS => if let Some(end) = self.take(message).await { return end },
                 Some(settled) = self.postings.next() => self.settle(settled).await,
                 is_changed = watch.changed() => match self.read_record(is_changed).await {
                     Some(end) => questions_end = end,
                     None => return End::Over,
                 },
                 () = sleep_until(questions_end) => questions_end = self.time_out_questions().await,
+                () = sleep_until(self.offer_again) => self.offer().await,
             }
         }
     }
@@ -115,9 +128,24 @@ impl<'a> Conversation<'a> {
                 self.answer(question.upstream_id.clone(), answer);
             }
         }
+        let is_waiting = asked.questions.iter().any(|question| question.progress == Progress::Waiting);
+        // A stream that was full may have room by then.
+        self.offer_again = is_waiting.then(|| Instant::now() + OFFER_INTERVAL);
         let first = asked.questions.iter().filter(|question| !matches!(question.progress, Progress::Answered(_)));
         let first = first.map(|question| question.asked_at).min();
         Some(first.map(|asked_at| self.call.gateway.clock.instant(asked_at.plus(self.call.input_timeout))))
+    }
+
+    /// Puts waiting questions to clients once more.
+    async fn offer(&mut self) {
+        self.offer_again = None;
+        if let Ok(Some(task)) = self.call.current().await {
+            self.call.gateway.deliveries.offer(&self.call.gateway.ledger, &task).await;
+            let is_waiting = |question: &Question| question.progress == Progress::Waiting;
+            if task.state.questions().iter().any(is_waiting) {
+                self.offer_again = Some(Instant::now() + OFFER_INTERVAL);
+            }
+        }
     }
 
     /// Starts posting an answer; the question is settled when the upstream has it.
@@ -134,7 +162,13 @@ impl<'a> Conversation<'a> {
         let (gateway, route) = (Arc::clone(&self.call.gateway), Arc::clone(&self.call.route));
         let session = Arc::clone(&self.call.session);
         self.postings.push(Box::pin(async move {
-            gateway.post_upstream(&route, &session, body).await;
+            for _ in 1..POSTS {
+                match gateway.post_upstream(&route, &session, body.clone()).await {
+                    Err(Error::Connect(_)) => tokio::time::sleep(POST_AGAIN).await,
+                    Ok(()) | Err(_) => return settles,
+                }
+            }
+            drop(gateway.post_upstream(&route, &session, body).await);
             settles
         }));
     }
@@ -225,6 +259,8 @@ impl<'a> Conversation<'a> {
         match method {
             "notifications/progress" => self.progressed(params).await,
             "notifications/cancelled" => self.withdrawn(params).await,
+            // The gateway alone tells of its tasks; whatever this one is about, it is none of them.
+            "notifications/tasks/status" => {}
             _ => {
                 // 2025-11-25 tasks, "Related Task Metadata": everything on the call's stream belongs to the task.
                 let params = core::with_related(params, self.call.task.id);
@@ -281,6 +317,10 @@ impl<'a> Conversation<'a> {
         }
         // Whatever is wrong with the resumption says nothing of the call.
         let was_resuming = matches!(self.source, Source::Sending(_));
+        if !was_resuming && self.resumptions > 0 {
+            // The stream was taken up again: a server may cut it as often as it likes. The deadline is the bound.
+            self.resumptions = 0;
+        }
         if let Source::Reading(messages) = &self.source {
             self.retry = messages.retry().or(self.retry);
             self.resume_after = messages.last_event_id().map(str::to_owned).or(self.resume_after.take());

@@ -19,6 +19,7 @@ pub(super) fn failed(fault: Fault) -> Finish {
 pub(super) fn finish_of(message: &[u8]) -> Finish {
     let Ok(Message::Response { outcome, .. }) = Message::parse(message) else { return failed(Fault::UpstreamProtocol) };
     let result = match outcome {
+        Outcome::Error(error) if !is_error_object(error.get()) => return failed(Fault::UpstreamProtocol),
         Outcome::Error(error) => {
             return Finish::errored(UPSTREAM_ERROR, error.get().into(), message_of_error(error.get()));
         }
@@ -33,6 +34,13 @@ pub(super) fn finish_of(message: &[u8]) -> Finish {
     let is_error = object.get("isError") == Some("true");
     let message = if is_error { first_text(object.get("content")) } else { None };
     Finish::returned(is_error, result.into(), message)
+}
+
+/// Whether this can stand in an `error` member: clients can't read anything else (JSON-RPC 2.0, 5.1).
+pub(in crate::gateway) fn is_error_object(error: &str) -> bool {
+    let Ok(error) = Object::parse(error) else { return false };
+    let is_integer = |code: &str| code.parse::<i64>().is_ok();
+    error.get("code").is_some_and(is_integer) && error.get("message").and_then(string_value).is_some()
 }
 
 /// The text of a result's first text block: all that many clients show of a failure.

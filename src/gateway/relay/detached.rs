@@ -77,7 +77,7 @@ impl Drop for Detached {
     fn drop(&mut self) {
         if let Some((sending, plan)) = self.parts.take() {
             let gateway = Arc::clone(&plan.gateway);
-            gateway.jobs.spawn("drain", drain(Source::Waiting(sending), plan));
+            gateway.jobs.spawn("drain", drain(Source::Waiting(sending), plan, None));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Streams of events that the gateway itself fills: standalone ones, and those of `tasks/result`.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ pub(in crate::gateway) struct EventStream {
     events: mpsc::Receiver<Bytes>,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     keep_alive: Duration,
+    waiting: Arc<AtomicUsize>,
     tick: Pin<Box<Sleep>>,
     silent: bool,
     is_over: bool,
@@ -27,12 +30,14 @@ pub(in crate::gateway) struct EventStream {
 }
 
 impl EventStream {
-    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. `held` goes with it.
+    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. The bytes that its reader takes are
+    /// taken off `waiting`; `held` goes with the stream.
     #[must_use]
     pub(in crate::gateway) fn new(
         events: mpsc::Receiver<Bytes>,
         ends: Vec<CancellationToken>,
         keep_alive: Duration,
+        waiting: Arc<AtomicUsize>,
         held: Box<dyn Send>,
     ) -> Self {
         let tick = Box::pin(tokio::time::sleep(keep_alive));
@@ -42,7 +47,7 @@ impl EventStream {
             }
             futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
         });
-        Self { events, ended, keep_alive, tick, silent: true, is_over: false, _held: held }
+        Self { events, ended, keep_alive, waiting, tick, silent: true, is_over: false, _held: held }
     }
 }
 
@@ -58,7 +63,10 @@ impl HttpBody for EventStream {
         match this.events.poll_recv(cx) {
             Poll::Ready(Some(first)) => {
                 this.silent = false;
-                return Poll::Ready(Some(Ok(Frame::data(join(first, &mut this.events)))));
+                let joined = join(first, &mut this.events);
+                let less = |waiting: usize| Some(waiting.saturating_sub(joined.len()));
+                let _before = this.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                return Poll::Ready(Some(Ok(Frame::data(joined))));
             }
             Poll::Ready(None) => {
                 this.is_over = true;

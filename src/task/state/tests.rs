@@ -171,3 +171,17 @@ fn a_question_remembers_what_and_when() {
     assert_eq!(question.params.as_deref(), Some(r#"{"n":1.0}"#));
     assert_eq!((question.asked_at, &question.progress), (Timestamp::from_millis(5), &Progress::Waiting));
 }
+
+#[test]
+fn open_questions_hold_so_much_and_no_more() {
+    let ask = |upstream_id: u64, bytes: usize| Event::Ask {
+        upstream_id: Id::number(upstream_id),
+        method: "m".into(),
+        params: Some("x".repeat(bytes).into()),
+    };
+    let state = State::Held(Asked::default()).apply(ask(1, MAX_QUESTION_BYTES - 1), NOW).unwrap();
+    assert_eq!(state.clone().apply(ask(2, 2), NOW), Err(Refused::TooManyQuestions));
+    let state = state.apply(ask(2, 1), NOW).unwrap();
+    let state = state.apply(Event::Settle { upstream_id: Id::number(1) }, NOW).unwrap();
+    assert!(state.apply(ask(3, MAX_QUESTION_BYTES - 1), NOW).is_ok());
+}

@@ -157,7 +157,9 @@ impl Store for MemoryStore {
     }
 
     fn bytes(&self) -> u64 {
-        self.inner.tenants.iter().map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
+        // The books are locked only when no shard is: who holds a book may wait for its shard.
+        let tenants: Vec<Arc<Tenant>> = self.inner.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
+        tenants.iter().map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keeps a command that dies as soon as it is started from being started again and again.
+//! Keeps a command that never gets as far as answering `initialize` from being started again and again.
 
 use std::time::Duration;
 
@@ -51,6 +51,11 @@ impl Backoff {
         self.last = Some(Failure { at: now, reason });
     }
 
+    /// Notes that a child has answered `initialize`: the command can be started.
+    pub(super) fn worked(&mut self) {
+        *self = Self::default();
+    }
+
     fn wait(&self) -> Duration {
         match self.failures {
             0 | 1 => Duration::ZERO,
@@ -77,6 +82,10 @@ mod tests {
         assert_eq!(waits.last(), Some(&5000));
         assert!(backoff.admit(start + LONGEST).is_ok());
         backoff.failed(start + MEMORY + LONGEST, "why".to_owned());
+        assert!(backoff.admit(start + MEMORY + LONGEST).is_ok());
+        backoff.failed(start + MEMORY + LONGEST, "why".to_owned());
+        assert!(backoff.admit(start + MEMORY + LONGEST).is_err());
+        backoff.worked();
         assert!(backoff.admit(start + MEMORY + LONGEST).is_ok());
     }
 }

@@ -30,13 +30,25 @@ pub(super) async fn log<R: AsyncRead + Unpin>(stderr: R) {
             tracing::info!(target: "upstream::stderr", dropped, "lines were left out");
         }
         if admitted.shown {
-            let line = String::from_utf8_lossy(&line);
-            tracing::info!(target: "upstream::stderr", cut, "{}", line.trim_end());
+            tracing::info!(target: "upstream::stderr", cut, "{}", printable(&line));
         }
     }
     if meter.dropped > 0 {
         tracing::info!(target: "upstream::stderr", dropped = meter.dropped, "lines were left out");
     }
+}
+
+/// Text of a child's as it may stand in a log, where a carriage return or an escape sequence could overwrite other lines.
+pub(super) fn printable(text: &[u8]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in String::from_utf8_lossy(text).trim_end().chars() {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// Counts the lines of the present window.
@@ -87,6 +99,13 @@ mod tests {
         assert_eq!(shown, 100);
         assert_eq!(meter.admit(start + WINDOW), Admitted { shown: true, dropped_before: Some(150) });
         assert_eq!(meter.admit(start + WINDOW), Admitted { shown: true, dropped_before: None });
+    }
+
+    #[test]
+    fn what_moves_a_terminal_is_shown_as_text() {
+        assert_eq!(printable("ré\tsumé \\n \"x\" \r\n".as_bytes()), r#"ré\tsumé \n "x""#);
+        assert_eq!(printable(b"\rfake\x1b[2K\x07\0"), r"\rfake\u{1b}[2K\u{7}\u{0}");
+        assert_eq!(printable("\u{85}\u{9b}x\u{9b}2J".as_bytes()), r"\u{85}\u{9b}x\u{9b}2J");
     }
 
     #[tokio::test]

@@ -222,6 +222,20 @@ async fn one_that_exits_at_once_is_reported_with_its_status_and_not_started_for_
 }
 
 #[tokio::test]
+async fn calls_that_kill_their_child_keep_nobody_else_out() {
+    let stdio = stdio(SERVER);
+    for _ in 0..20 {
+        let opened = open(&stdio).await.unwrap();
+        let child = stdio.child(&opened.session).unwrap();
+        let mut deadly = send(&stdio, &opened.session, 1, "die").await.unwrap();
+        assert_eq!(next(&mut deadly).await, None);
+        reaped(&child).await;
+    }
+    let session = open(&stdio).await.unwrap().session;
+    timeout(LIMIT, stdio.close(&session)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_command_that_is_not_there_is_no_connection() {
     let config = Config::new(vec!["/nonexistent/server".to_owned()]);
     let stdio = Stdio::new(config, Jobs::default());

@@ -18,6 +18,7 @@ export const { values: options } = parseArgs({
     key: { type: 'string' }, // API key; with it tasks/list is expected to work
     'other-key': { type: 'string' }, // a key of another tenant
     native: { type: 'boolean', default: false }, // the server does tasks itself, not taskgate
+    record: { type: 'string' }, // what was sent to the server, where that keeps no journal
     without: { type: 'string' }, // what can't be had here: `ask`, `questions` of any kind, or surely the `last-progress`
     policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
   },
@@ -61,14 +62,18 @@ export function expectSame(actual, expected, what) {
   throw new Error(`${what}: got ${left.slice(at, at + 160)} instead of ${right.slice(at, at + 160)}`)
 }
 
-/** Waits until the server's journal says that this client's slow call has begun; servers without a journal: not at all. */
-export async function begun() {
-  const journal = new URL('/journal', options.direct)
-  while (options.tools === 'plain') {
-    const entries = await (await fetch(journal)).json()
-    if (entries.some(({ event, label }) => event === 'started' && label === options.label)) return
-    await new Promise((resolve) => setTimeout(resolve, 20))
+/** Whether this client's slow call has begun: by the server's journal, or by the record of what was sent to the server. */
+async function hasBegun() {
+  if (options.record !== undefined) {
+    return readFileSync(options.record, 'utf8').includes(JSON.stringify(tools.cancel.arguments))
   }
+  const entries = await (await fetch(new URL('/journal', options.direct))).json()
+  return entries.some(({ event, label }) => event === 'started' && label === options.label)
+}
+
+/** Waits for that: a call that is cancelled before it is sent never happened, which shows nothing. */
+export async function begun() {
+  while (!(await hasBegun())) await new Promise((resolve) => setTimeout(resolve, 20))
 }
 
 /** A result without what a gateway has to add to it: the related task. */

@@ -28,6 +28,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--key", help="API key; with it tasks/list is expected to work")
     parser.add_argument("--other-key", help="a key of another tenant")
     parser.add_argument("--native", action="store_true", help="the server does tasks itself, not taskgate")
+    parser.add_argument("--record", type=Path, help="what was sent to the server, where that keeps no journal")
     parser.add_argument("--without", choices=["ask", "questions", "last-progress"],
                         help="what can't be had here: ask, questions of any kind, or surely the last progress")
     parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
@@ -81,16 +82,18 @@ def expect_same(actual: object, expected: object, what: str) -> None:
     raise AssertionError(f"{what}: got {left[start:start + 160]} instead of {right[start:start + 160]}")
 
 
-def _read_journal() -> list[dict[str, str]]:
+def _has_begun() -> bool:
+    """Whether this client's slow call has begun: by the server's journal, or by the record of what was sent to the server."""
+    if options.record:
+        call = json.dumps(tools["cancel"]["arguments"], separators=(",", ":"), ensure_ascii=False)
+        return call in options.record.read_text(encoding="utf-8", errors="replace")
     with urllib.request.urlopen(f"{options.direct.removesuffix('/mcp')}/journal", timeout=5) as response:
-        return json.load(response)
+        return {"event": "started", "label": options.label} in json.load(response)
 
 
 async def begun() -> None:
-    """Waits until the server's journal says that this client's slow call has begun; servers without a journal: not at all."""
-    while options.tools == "plain":
-        if {"event": "started", "label": options.label} in await asyncio.to_thread(_read_journal):
-            return
+    """Waits for that: a call that is cancelled before it is sent never happened, which shows nothing."""
+    while not await asyncio.to_thread(_has_begun):
         await asyncio.sleep(0.02)
 
 

@@ -18,6 +18,7 @@ CLIENT_LIMIT = 300
 JUDGE_LIMIT = 120
 SEEN_LIMIT = 10.0
 REFUSED = "refused"  # the label of calls, in servers/tools.json, that the gateway has to refuse
+JOURNALED = ("plain", "native")  # servers whose tools write down what happened to them
 OLDER = ["2025-06-18", "2025-03-26", "2024-11-05"]
 WITH_ELICITATION = "2025-06-18"
 CLIENTS = {
@@ -96,10 +97,10 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
     watched = start_recorder(programs, "clients-recorder", origin, records["clients"])
 
     with ThreadPoolExecutor(len(CLIENTS)) as pool:
-        list(pool.map(lambda name: _run_client(leg, name, f"{watched}/mcp", direct, report), CLIENTS))
+        list(pool.map(lambda name: _run_client(leg, name, f"{watched}/mcp", direct, records["server"], report), CLIENTS))
 
     labels = [] if leg.policy else list(CLIENTS)
-    if leg.server in ("plain", "native"):
+    if leg.server in JOURNALED:
         _judge_journal(leg, labels, direct.removesuffix("/mcp"), report)
     judge(leg.name, records["clients"], records["server"] if leg.gateway else None, report,
           cancelled=labels, refused=REFUSED if leg.policy else None)
@@ -140,9 +141,11 @@ def _start_gateway(
     return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, policy=leg.policy)
 
 
-def _run_client(leg: Leg, name: str, url: str, direct: str, report: Report) -> None:
+def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report: Report) -> None:
     tools = "plain" if leg.server == "native" else leg.server
     arguments = ["--url", url, "--direct", direct, "--tools", tools, "--label", name]
+    if leg.server not in JOURNALED:
+        arguments += ["--record", record]
     if not leg.gateway:
         arguments.append("--native")
     if leg.policy:

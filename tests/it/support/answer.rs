@@ -100,6 +100,11 @@ impl Answer {
     /// The next event; `None` at the end, `Err` when the connection broke.
     pub(crate) async fn next(&mut self) -> Result<Option<Seen>, hyper::Error> {
         assert!(self.is_events(), "no events: {} {:?}", self.status, self.headers);
+        // The comments of a stream that is kept warm must not make the wait endless.
+        within(self.read_event()).await
+    }
+
+    async fn read_event(&mut self) -> Result<Option<Seen>, hyper::Error> {
         loop {
             while let Some(frame) = self.framer.next_frame().unwrap() {
                 let event = Event::parse(&frame);
@@ -113,7 +118,7 @@ impl Answer {
             if let Some(seen) = self.seen.pop_front() {
                 return Ok(Some(seen));
             }
-            match within(self.body.frame()).await {
+            match self.body.frame().await {
                 None => return Ok(None),
                 Some(frame) => self.framer.push(frame?.into_data().unwrap_or_default()),
             }

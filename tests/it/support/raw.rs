@@ -97,6 +97,20 @@ impl Connection {
         Some(answer)
     }
 
+    /// Reads to the first line that holds a text, and gives it; what came before it is dropped.
+    pub(crate) async fn line_with(&mut self, text: &str) -> String {
+        loop {
+            while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(end + 1);
+                let line = String::from_utf8_lossy(&line);
+                if line.contains(text) {
+                    return line.trim_end().to_owned();
+                }
+            }
+            assert_ne!(self.fill().await, 0, "the stream ended before {text:?} came");
+        }
+    }
+
     /// Waits until the peer closes; what came before that is dropped.
     pub(crate) async fn closed(&mut self) {
         while self.fill().await > 0 {}

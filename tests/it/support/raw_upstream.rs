@@ -57,6 +57,8 @@ pub(crate) enum Step {
     Trickle(Bytes),
     /// Waits until the test opens the gate.
     Gate(Arc<Semaphore>),
+    /// These bytes again and again until the peer closes.
+    Endless(Bytes),
     /// Waits until the peer closes.
     Stall,
     /// Breaks the connection.
@@ -83,6 +85,12 @@ pub(crate) fn whole(status: u16, content_type: &str, body: &str) -> Step {
 /// A whole JSON answer.
 pub(crate) fn json_body(body: &str) -> Step {
     whole(200, "application/json", body)
+}
+
+/// A whole JSON answer that gives the client a session.
+pub(crate) fn with_session(body: &str) -> Step {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: theirs";
+    send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
 }
 
 /// An answer without a body.
@@ -199,6 +207,12 @@ async fn serve(mut stream: TcpStream, number: usize, heard: &watch::Sender<Vec<H
                         }
                         tokio::task::yield_now().await;
                     }
+                }
+                Step::Endless(bytes) => {
+                    while stream.write_all(&bytes).await.is_ok() {
+                        tokio::task::yield_now().await;
+                    }
+                    return;
                 }
                 Step::Gate(gate) => gate.acquire().await.unwrap().forget(),
                 Step::Stall => {
