@@ -9,13 +9,14 @@ mod plan;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
+use memchr::memmem::Finder;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::DropGuard;
@@ -35,6 +36,8 @@ pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Sending};
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Events that follow others within this time are joined into one write; one that follows none leaves at once.
+const BURST: Duration = Duration::from_millis(1);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
 
@@ -84,6 +87,8 @@ pub(super) struct Relay {
     out: BytesMut,
     /// As much of `out` was there before others were let run.
     seen: usize,
+    /// When something was last written.
+    written: Option<Instant>,
     /// They have yet to run.
     yielded: bool,
     /// The response was passed on.
@@ -154,6 +159,7 @@ impl Relay {
             plan: Some(plan),
             out: BytesMut::new(),
             seen: 0,
+            written: None,
             yielded: false,
             answered: false,
             last: Last::default(),
@@ -334,9 +340,9 @@ impl Relay {
         }
     }
 
-    fn is_late(&self) -> bool {
+    fn is_late(&self, now: Instant) -> bool {
         let is_over = matches!(self.source, Source::Ended);
-        !is_over && self.plan.as_ref().is_some_and(|plan| Instant::now() >= plan.deadline)
+        !is_over && self.plan.as_ref().is_some_and(|plan| now >= plan.deadline)
     }
 
     /// Ends the answer because its time is up.
@@ -391,7 +397,9 @@ fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
 
 /// No response is without one of these words.
 fn has_outcome(bytes: &[u8]) -> bool {
-    ["\"result\"", "\"error\""].iter().any(|word| memchr::memmem::find(bytes, word.as_bytes()).is_some())
+    // Made once: making one costs more than searching an event.
+    static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"result\"", "\"error\""].map(Finder::new));
+    WORDS.iter().any(|word| word.find(bytes).is_some())
 }
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
@@ -420,7 +428,8 @@ impl HttpBody for Relay {
             this.source = Source::Ended;
         }
         // Also for an upstream that is never silent.
-        let is_late = this.is_late();
+        let now = Instant::now();
+        let is_late = this.is_late(now);
         // A JSON body that breaks off must not look complete.
         if let Source::Raw(body) = &mut this.source {
             let frame = match Pin::new(body).poll_frame(cx) {
@@ -446,12 +455,13 @@ impl HttpBody for Relay {
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
             // Whoever reads from the upstream hands over one piece at a time, and has to run before there can be more.
-            if filled.is_pending() && this.seen < this.out.len() {
+            let may_be_more = this.written.is_some_and(|written| now - written < BURST) && this.seen < this.out.len();
+            if filled.is_pending() && may_be_more {
                 (this.seen, this.yielded) = (this.out.len(), true);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            this.seen = 0;
+            (this.seen, this.written) = (0, Some(now));
             this.silent = false;
             return Poll::Ready(Some(Ok(Frame::data(this.out.split().freeze()))));
         }
@@ -460,7 +470,6 @@ impl HttpBody for Relay {
             return Poll::Ready(None);
         }
         std::task::ready!(this.tick.as_mut().poll(cx));
-        let now = Instant::now();
         let (deadline, keep_alive) =
             this.plan.as_ref().map_or((now, KEEP_ALIVE), |plan| (plan.deadline, plan.keep_alive));
         if now >= deadline {
