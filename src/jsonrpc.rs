@@ -280,7 +280,7 @@ fn write(id: Option<&Id>, method: Option<&str>, payload: Option<(&str, &str)>) -
     }
     if let Some(method) = method {
         out.push_str(",\"method\":");
-        out.push_str(&raw_string(method));
+        object::push_string(&mut out, method);
     }
     if let Some((name, text)) = payload {
         out.push_str(",\"");

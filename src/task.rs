@@ -36,7 +36,8 @@ impl TaskId {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let id = Self(Uuid::try_parse(text).ok()?);
-        (id.to_string() == text).then_some(id)
+        let mut spelt = Uuid::encode_buffer();
+        (id.0.hyphenated().encode_lower(&mut spelt) == text).then_some(id)
     }
 }
 

@@ -93,7 +93,7 @@ impl<'a> Object<'a> {
             if index > 0 {
                 out.push(',');
             }
-            out.push_str(&raw_string(key));
+            push_string(&mut out, key);
             out.push(':');
             out.push_str(value.get());
         }
@@ -152,8 +152,21 @@ impl<'de> Deserialize<'de> for Name<'de> {
 /// A string as JSON text.
 #[must_use]
 pub fn raw_string(text: &str) -> String {
-    let plain = text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
-    if plain { format!("\"{text}\"") } else { serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned()) }
+    let mut out = String::with_capacity(text.len() + 2);
+    push_string(&mut out, text);
+    out
+}
+
+/// Writes a string as JSON text.
+pub(super) fn push_string(out: &mut String, text: &str) {
+    let is_plain = text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\');
+    if is_plain {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned()));
+    }
 }
 
 /// The text of a JSON string; `None` for any other JSON. Borrowed unless it is written with escapes.

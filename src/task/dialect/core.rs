@@ -1,5 +1,6 @@
 //! The core dialect of 2025-11-25: `params.task`, the Task object, and where a message names its task.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -36,7 +37,9 @@ pub fn requested_ttl(task: &str) -> Result<Option<Duration>, &'static str> {
 #[must_use]
 pub fn task(task: &Task) -> String {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let mut out = format!(
+    let mut out = String::with_capacity(320);
+    write!(
+        out,
         "{{\"taskId\":\"{}\",\"status\":\"{}\",\"createdAt\":\"{}\",\"lastUpdatedAt\":\"{}\",\"ttl\":{},\"pollInterval\":{}",
         task.id,
         task.state.status().as_str(),
@@ -44,7 +47,8 @@ pub fn task(task: &Task) -> String {
         task.updated_at,
         millis(task.ttl),
         millis(task.poll_interval),
-    );
+    )
+    .expect("a String takes everything");
     if let Some(message) = &task.status_message {
         out.push_str(",\"statusMessage\":");
         out.push_str(&raw_string(message));
