@@ -480,7 +480,6 @@ mod tests {
             Fault::UpstreamTooLarge,
             Fault::OutcomeUnknown,
             Fault::Deadline { started: true },
-            Fault::InputTimeout,
             Fault::Shutdown,
             Fault::Store,
         ];
