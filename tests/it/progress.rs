@@ -180,10 +180,12 @@ async fn log_lines_name_their_task() {
         let lines = messages.iter().filter(|message| message["method"] == "notifications/message");
         let mut numbers = Vec::new();
         for line in lines {
-            assert_eq!((&line["params"]["level"], related(line)), (&json!("warning"), Some(&*id)), "{line}");
+            assert_eq!(line["params"]["level"], "warning", "{line}");
+            // On the server's own stream a line may come when the call is over, and then nobody can say whose it was.
+            let named = related(line);
+            assert!(named == Some(&*id) || (is_json && named.is_none()), "{line}");
             numbers.push(line["params"]["data"]["number"].as_u64().unwrap());
         }
-        // What comes on the server's own stream may come after the call is over, when there is nobody to tell.
         if is_json {
             assert!(numbers.is_sorted() && numbers.len() <= 3, "{numbers:?}");
         } else {
