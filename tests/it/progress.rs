@@ -36,8 +36,10 @@ async fn progress_comes_under_the_clients_own_token_until_the_end() {
             let task = client.create_with(report(&token, 4)).await;
             let messages = stream.until(is_over).await;
             let progress = progress(&messages);
+            // On the server's own stream all of it may come after the answer, and then it is told to nobody.
             assert!(
-                !progress.is_empty() && progress.is_sorted_by_key(|told| told["params"]["progress"].as_u64()),
+                (!progress.is_empty() || !is_ordered)
+                    && progress.is_sorted_by_key(|told| told["params"]["progress"].as_u64()),
                 "{messages:?}"
             );
             for told in &progress {
@@ -45,9 +47,10 @@ async fn progress_comes_under_the_clients_own_token_until_the_end() {
                 assert_eq!(told["params"]["progressToken"], token, "{told}");
                 assert_eq!(related(told), task["taskId"].as_str(), "{told}");
             }
-            let last = progress.last().unwrap();
-            assert_eq!(last["params"]["total"], 4);
-            assert!(!is_ordered || last["params"]["progress"] == 4, "{last}");
+            for told in &progress {
+                assert_eq!(told["params"]["total"], 4);
+            }
+            assert!(!is_ordered || progress.last().is_some_and(|last| last["params"]["progress"] == 4), "{messages:?}");
             // Upstream the token was another, which no client counts up to.
             let sent: Value = serde_json::from_slice(&gateway.upstream.stats().last_call).unwrap();
             let minted = sent["_meta"]["progressToken"].as_u64().unwrap();
