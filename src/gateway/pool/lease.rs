@@ -40,12 +40,7 @@ impl Lease {
         Self::new(gateway, pooled, None, None)
     }
 
-    fn new(
-        gateway: &Arc<Gateway>,
-        pooled: Arc<Pooled>,
-        kept: Option<Key>,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Self {
+    fn new(gateway: &Arc<Gateway>, pooled: Arc<Pooled>, kept: Option<Key>, turn: Option<OwnedSemaphorePermit>) -> Self {
         pooled.uses.fetch_add(1, Ordering::Relaxed);
         let session = Arc::clone(&pooled.session);
         Self { gateway: Arc::clone(gateway), pooled: Some(pooled), session, kept, _turn: turn }

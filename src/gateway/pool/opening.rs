@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::gateway::handshake::{self, Offer};
 use crate::gateway::rejection::{Fault, Kind, QUOTA_RETRY};
-use crate::gateway::session::{NoRoom, Room, Session, Terms};
+use crate::gateway::session::{NoRoom, Room, Terms};
 use crate::gateway::{Gateway, Route};
 use crate::jsonrpc;
 use crate::mcp::capabilities::ClientCapabilities;
@@ -137,13 +137,13 @@ impl Gateway {
         let terms = Terms {
             route: Arc::clone(&route.name),
             principal: key.principal,
-            version: ProtocolVersion::LATEST,
+            version: ProtocolVersion::LATEST_MODERN,
             upstream: opened.session,
             client: key.profile,
         };
         let now = self.clock.now();
         let pooled = Arc::new(Pooled {
-            session: Session::unlisted(terms, now, route.metrics.session()),
+            session: self.sessions.unlisted(terms, Some(route.metrics.session())),
             welcome: opened.result,
             route: Arc::clone(route),
             jobs: self.jobs.clone(),
