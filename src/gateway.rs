@@ -12,6 +12,7 @@ pub mod session;
 mod batch;
 mod eras;
 mod forward;
+mod front;
 mod handshake;
 mod held;
 mod inbound;
