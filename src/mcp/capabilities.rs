@@ -113,6 +113,38 @@ impl ClientCapabilities {
             (true, true) => Ok(()),
         }
     }
+
+    /// These capabilities as JSON text for `initialize` at that version, and no others: what a version lacks is not said,
+    /// since it would be misread (2025-11-25 lifecycle, "Capability Negotiation").
+    #[must_use]
+    pub fn to_json(self, version: ProtocolVersion) -> String {
+        let mut all = Object::default();
+        if self.roots {
+            all.set("roots", "{}");
+        }
+        if self.sampling {
+            let tools = self.sampling_tools && version.has_url_elicitation();
+            all.set("sampling", if tools { "{\"tools\":{}}" } else { "{}" });
+        }
+        let elicitation = match (self.form, self.url && version.has_url_elicitation()) {
+            _ if !version.has_elicitation() => None,
+            (true, true) => Some("{\"form\":{},\"url\":{}}"),
+            // An empty object means form only, in every version.
+            (true, false) => Some("{}"),
+            (false, true) => Some("{\"url\":{}}"),
+            (false, false) => None,
+        };
+        if let Some(elicitation) = elicitation {
+            all.set("elicitation", elicitation);
+        }
+        all.to_json()
+    }
+
+    /// What both have.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::from_bits(self.to_bits() & other.to_bits())
+    }
 }
 
 /// The client's `capabilities` as an upstream of that version may see them: never tasks in either dialect, and
@@ -137,6 +169,35 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
+/// A modern client's `capabilities` as a modern upstream may see them: never tasks in either dialect, and nothing else
+/// changed.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_modern_upstream(capabilities: &str) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    all.remove("tasks");
+    remove_tasks_extension(&mut all);
+    Ok(all.to_json())
+}
+
+/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_modern_upstream`], and
+/// without the roots' change notifications, which are gone from that era.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn of_legacy_client(capabilities: &str) -> Result<String, Defect> {
+    let seen = for_modern_upstream(capabilities)?;
+    let mut all = Object::parse(&seen)?;
+    let roots = all.get("roots").unwrap_or("{}").to_owned();
+    if let Ok(mut roots) = Object::parse(&roots)
+        && roots.get("listChanged").is_some()
+    {
+        all.set("roots", roots.remove("listChanged").to_json());
+    }
+    Ok(all.to_json())
+}
+
 /// The extension belongs to the other era: on neither hop does it mean anything in this one.
 fn remove_tasks_extension(capabilities: &mut Object<'_>) {
     let Some(extensions) = capabilities.get("extensions").map(str::to_owned) else { return };
@@ -151,8 +212,8 @@ fn remove_tasks_extension(capabilities: &mut Object<'_>) {
     };
 }
 
-/// The server's `capabilities` as a client of the core dialect sees them: an upstream's own `tasks` hidden, the
-/// gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
+/// The server's `capabilities`, of either era, as a client of the core dialect sees them: an upstream's own `tasks`
+/// hidden, the gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
 ///
 /// `list` only where callers can be told apart.
 ///
@@ -170,6 +231,34 @@ pub fn for_client(capabilities: &str, tasks: Option<TaskCapability>) -> Result<S
         Some(_) | None => {}
     }
     Ok(all.to_json())
+}
+
+/// The server's `capabilities`, of either era, as a modern client sees them: an upstream's own tasks hidden in either
+/// dialect, and the extension in their place where there are tools and the gateway makes tasks (tasks extension,
+/// "Capabilities").
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_modern_client(capabilities: &str, tasks: bool) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    all.remove("tasks");
+    remove_tasks_extension(&mut all);
+    if tasks && all.get("tools").is_some() {
+        let extensions = all.get("extensions").unwrap_or("{}").to_owned();
+        let mut extensions = Object::parse(&extensions).unwrap_or_default();
+        all.set("extensions", extensions.set(TASKS_EXTENSION, "{}").to_json());
+    }
+    Ok(all.to_json())
+}
+
+/// Whether `capabilities` (JSON text), of a client or a server, have the tasks extension.
+#[must_use]
+pub fn has_tasks_extension(capabilities: &str) -> bool {
+    let Ok(all) = Object::parse(capabilities) else { return false };
+    let extensions = all.get("extensions").unwrap_or("{}");
+    // Presence is what the extension asks for, with an object of settings.
+    Object::parse(extensions)
+        .is_ok_and(|extensions| extensions.get(TASKS_EXTENSION).is_some_and(|settings| settings.starts_with('{')))
 }
 
 /// The tasks that a session gets.
@@ -230,6 +319,58 @@ mod tests {
             r#"{"tools":{"listChanged":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}"#
         );
         assert_eq!(for_client(r#"{"prompts":{}}"#, with(true)).unwrap(), r#"{"prompts":{}}"#);
+    }
+
+    #[test]
+    fn every_profile_is_said_so_that_it_is_read_back() {
+        for bits in 0..32 {
+            let profile = ClientCapabilities::from_bits(bits);
+            let read = |version| ClientCapabilities::read(&profile.to_json(version)).unwrap();
+            // Tools without sampling can't be said.
+            let whole = ClientCapabilities { sampling_tools: profile.sampling_tools && profile.sampling, ..profile };
+            assert_eq!(read(ProtocolVersion::V2025_11_25), whole);
+            let older = ClientCapabilities { url: false, sampling_tools: false, ..whole };
+            assert_eq!(read(ProtocolVersion::V2025_06_18), older);
+            assert_eq!(read(ProtocolVersion::V2025_03_26), ClientCapabilities { form: false, ..older });
+            assert_eq!(profile.and(ClientCapabilities::from_bits(0b11111)), profile);
+            assert_eq!(profile.and(ClientCapabilities::default()), ClientCapabilities::default());
+        }
+        let all = ClientCapabilities::from_bits(0b11111).to_json(ProtocolVersion::V2025_11_25);
+        assert_eq!(all, r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#);
+    }
+
+    #[test]
+    fn modern_upstreams_see_all_but_tasks() {
+        let client = r#"{"tasks":{},"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#;
+        assert_eq!(
+            for_modern_upstream(client).unwrap(),
+            r#"{"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(
+            of_legacy_client(client).unwrap(),
+            r#"{"roots":{"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(of_legacy_client(r#"{"sampling":{}}"#).unwrap(), r#"{"sampling":{}}"#);
+        assert!(for_modern_upstream("[]").is_err());
+    }
+
+    #[test]
+    fn modern_clients_see_the_extension_where_there_are_tools() {
+        let legacy = r#"{"tools":{},"tasks":{"list":{}}}"#;
+        assert_eq!(
+            for_modern_client(legacy, true).unwrap(),
+            r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#
+        );
+        assert_eq!(for_modern_client(legacy, false).unwrap(), r#"{"tools":{}}"#);
+        assert_eq!(for_modern_client(r#"{"prompts":{}}"#, true).unwrap(), r#"{"prompts":{}}"#);
+        let own = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{"a":1},"x/y":{}}}"#;
+        assert_eq!(
+            for_modern_client(own, true).unwrap(),
+            r#"{"tools":{},"extensions":{"x/y":{},"io.modelcontextprotocol/tasks":{}}}"#
+        );
+        assert_eq!(for_modern_client(own, false).unwrap(), r#"{"tools":{},"extensions":{"x/y":{}}}"#);
+        assert!(has_tasks_extension(own) && !has_tasks_extension(legacy));
+        assert!(!has_tasks_extension(r#"{"extensions":{"io.modelcontextprotocol/tasks":null}}"#));
     }
 
     #[test]
