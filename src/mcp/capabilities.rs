@@ -143,25 +143,13 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
-/// A modern client's `capabilities` as a modern upstream may see them: never tasks in either dialect, and nothing else
-/// changed.
-///
-/// # Errors
-/// When the text is no JSON object.
-pub fn for_modern_upstream(capabilities: &str) -> Result<String, Defect> {
-    let mut all = Object::parse(capabilities)?;
-    all.remove("tasks");
-    remove_tasks_extension(&mut all);
-    Ok(all.to_json())
-}
-
-/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_modern_upstream`], and
-/// without the roots' change notifications, which are gone from that era.
+/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_upstream`] has
+/// them, and without the roots' change notifications, which are gone from that era.
 ///
 /// # Errors
 /// When the text is no JSON object.
 pub fn of_legacy_client(capabilities: &str) -> Result<String, Defect> {
-    let seen = for_modern_upstream(capabilities)?;
+    let seen = for_upstream(capabilities, ProtocolVersion::LATEST_MODERN)?;
     let mut all = Object::parse(&seen)?;
     let roots = all.get("roots").unwrap_or("{}").to_owned();
     if let Ok(mut roots) = Object::parse(&roots)
@@ -223,16 +211,6 @@ pub fn for_modern_client(capabilities: &str, tasks: bool) -> Result<String, Defe
         all.set("extensions", extensions.set(TASKS_EXTENSION, "{}").to_json());
     }
     Ok(all.to_json())
-}
-
-/// Whether `capabilities` (JSON text), of a client or a server, have the tasks extension.
-#[must_use]
-pub fn has_tasks_extension(capabilities: &str) -> bool {
-    let Ok(all) = Object::parse(capabilities) else { return false };
-    let extensions = all.get("extensions").unwrap_or("{}");
-    // Presence is what the extension asks for, with an object of settings.
-    Object::parse(extensions)
-        .is_ok_and(|extensions| extensions.get(TASKS_EXTENSION).is_some_and(|settings| settings.starts_with('{')))
 }
 
 /// The tasks that a session gets.
@@ -300,7 +278,7 @@ mod tests {
     fn modern_upstreams_see_all_but_tasks() {
         let client = r#"{"tasks":{},"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#;
         assert_eq!(
-            for_modern_upstream(client).unwrap(),
+            for_upstream(client, ProtocolVersion::V2026_07_28).unwrap(),
             r#"{"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(
@@ -308,7 +286,7 @@ mod tests {
             r#"{"roots":{"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(of_legacy_client(r#"{"sampling":{}}"#).unwrap(), r#"{"sampling":{}}"#);
-        assert!(for_modern_upstream("[]").is_err());
+        assert!(of_legacy_client("[]").is_err());
     }
 
     #[test]
@@ -326,8 +304,6 @@ mod tests {
             r#"{"tools":{},"extensions":{"x/y":{},"io.modelcontextprotocol/tasks":{}}}"#
         );
         assert_eq!(for_modern_client(own, false).unwrap(), r#"{"tools":{},"extensions":{"x/y":{}}}"#);
-        assert!(has_tasks_extension(own) && !has_tasks_extension(legacy));
-        assert!(!has_tasks_extension(r#"{"extensions":{"io.modelcontextprotocol/tasks":null}}"#));
     }
 
     #[test]

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, raw_string, string_value};
 
-use super::capabilities::{ClientCapabilities, has_tasks_extension};
+use super::TASKS_EXTENSION;
+use super::capabilities::ClientCapabilities;
 use super::version::ProtocolVersion;
 
 /// The key of the protocol version.
@@ -112,8 +113,7 @@ impl<'a> Envelope<'a> {
             version,
             capabilities,
             client,
-            // Most declare no extension at all. The `tasks` of the core dialect is none (tasks extension, "Capabilities").
-            has_tasks: capabilities.contains("extensions") && has_tasks_extension(capabilities),
+            has_tasks: declares_tasks(capabilities),
             log_level: log_level.transpose()?,
             client_info: claims.client_info.map(RawValue::get),
             progress_token: claims.progress_token.map(RawValue::get),
@@ -125,6 +125,18 @@ impl<'a> Envelope<'a> {
     pub fn spoken(&self) -> Option<ProtocolVersion> {
         ProtocolVersion::parse(&self.version).filter(|version| !version.has_sessions())
     }
+}
+
+/// Whether capabilities, of a client or a server, declare the tasks extension: an object under its name, and nothing else, least of all the `tasks`
+/// of the core dialect (tasks extension, "Capability negotiation").
+#[must_use]
+pub fn declares_tasks(capabilities: &str) -> bool {
+    if !capabilities.contains("modelcontextprotocol") {
+        return false;
+    }
+    let Ok(all) = Object::parse(capabilities) else { return false };
+    let Ok(extensions) = Object::parse(all.get("extensions").unwrap_or("{}")) else { return false };
+    extensions.get(TASKS_EXTENSION).is_some_and(|settings| settings.starts_with('{'))
 }
 
 /// What the gateway claims of a request that it sends on its own behalf or in translation.
@@ -212,6 +224,21 @@ mod tests {
         let level = r#","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/logLevel":3"#;
         assert_eq!(with(level), Defect::Malformed(LOG_LEVEL));
         assert_eq!(defect(r#"{"io.modelcontextprotocol/protocolVersion":1}"#), Defect::Malformed(PROTOCOL_VERSION));
+    }
+
+    #[test]
+    fn only_the_extension_itself_declares_tasks() {
+        assert!(declares_tasks(r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#));
+        assert!(declares_tasks(r#"{"extensions":{"io.modelcontextprotocol\/tasks":{"x":1}}}"#));
+        for other in [
+            "{}",
+            r#"{"tasks":{}}"#,
+            r#"{"extensions":{}}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":true}}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/ui":{}},"tasks":{"io.modelcontextprotocol/tasks":{}}}"#,
+        ] {
+            assert!(!declares_tasks(other), "{other}");
+        }
     }
 
     #[test]
