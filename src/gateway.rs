@@ -10,7 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
-mod eras;
+pub mod eras;
 mod forward;
 mod handshake;
 mod held;
@@ -73,6 +73,8 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
     /// The longest message of the server that is read whole, in bytes.

@@ -3,6 +3,8 @@
 pub mod capabilities;
 pub mod envelope;
 pub mod method;
+pub mod probe;
+pub mod subscription;
 pub mod version;
 
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
