@@ -10,7 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
-mod eras;
+pub mod eras;
 mod forward;
 mod front;
 mod handshake;
@@ -76,6 +76,8 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
     /// How its sessions are shared by clients that have none.
