@@ -11,6 +11,7 @@ pub mod session;
 
 mod batch;
 pub mod eras;
+mod exchange;
 mod forward;
 mod front;
 mod handshake;
