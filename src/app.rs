@@ -228,6 +228,9 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         upstream,
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
         tools: route.tools.clone(),
+        native: route.native,
+        era: route.upstream.era,
+        sessions: route.upstream.sessions,
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
     }

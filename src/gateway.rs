@@ -57,7 +57,7 @@ use deliver::Deliveries;
 use forward::Manner;
 use ladder::Era;
 use params::Params;
-use policy::ToolPolicy;
+use policy::{EraSetting, SharingSetting, ToolPolicy};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
 
@@ -75,6 +75,12 @@ pub struct Route {
     pub places: FairQueue,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
+    /// What is known of the server's era.
+    pub era: EraSetting,
+    /// How its sessions serve clients that have none.
+    pub sessions: SharingSetting,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use super::*;
-use crate::gateway::policy::ToolPolicy;
+use crate::gateway::policy::{EraSetting, SharingSetting, ToolPolicy};
 use crate::metrics::Metrics;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
@@ -41,6 +41,9 @@ fn route(name: &str) -> Route {
         upstream: Arc::new(Nowhere),
         places: FairQueue::new(1, 1),
         tools: ToolPolicy::default(),
+        native: false,
+        era: EraSetting::Auto,
+        sessions: SharingSetting::Auto,
         max_message: 1024,
         metrics: Arc::clone(metrics.route(name)),
     }
