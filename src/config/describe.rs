@@ -7,7 +7,8 @@ use super::{
     settings::{AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamSettings, UpstreamTarget},
     units::show_duration,
 };
-use crate::gateway::policy::{EraSetting, Pattern, Questions, SharingSetting, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::policy::{EraSetting, Pattern, Questions, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -127,10 +128,10 @@ fn era(upstream: &UpstreamSettings, authenticated: bool) -> String {
         EraSetting::Modern => return "2026-07-28 and newer".to_owned(),
     };
     let shared = match upstream.sessions {
-        SharingSetting::Auto if authenticated => "pooled for each caller",
-        SharingSetting::Pooled => "pooled for each caller",
-        SharingSetting::Auto | SharingSetting::PerCall => "one for each call",
-        SharingSetting::Pinned => "one for each caller",
+        SessionPolicy::Auto if authenticated => "pooled for each caller",
+        SessionPolicy::Pooled => "pooled for each caller",
+        SessionPolicy::Auto | SessionPolicy::PerCall => "one for each call",
+        SessionPolicy::Pinned => "one for each caller",
     };
     format!("{known}; sessions for clients that have none: {shared}")
 }

@@ -12,7 +12,8 @@ use super::{
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
-use crate::gateway::policy::{EraSetting, SharingSetting, ToolPolicy};
+use crate::gateway::policy::{EraSetting, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,7 +172,7 @@ pub struct UpstreamSettings {
     /// What is known of its era.
     pub era: EraSetting,
     /// How its sessions serve clients that have none.
-    pub sessions: SharingSetting,
+    pub sessions: SessionPolicy,
 }
 
 /// How a server is reached.

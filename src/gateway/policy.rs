@@ -54,20 +54,6 @@ pub enum EraSetting {
     Modern,
 }
 
-/// How the sessions of a legacy upstream serve modern clients. They are never shared between principals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SharingSetting {
-    /// Pooled for authenticated callers, else one for each call.
-    #[default]
-    Auto,
-    /// One for each call.
-    PerCall,
-    /// Idle ones are used again.
-    Pooled,
-    /// One for each principal, whatever it calls.
-    Pinned,
-}
-
 /// How the tasks of one tool live.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {

@@ -15,9 +15,8 @@ use crate::config::{
     units::{self, show_duration},
     values,
 };
-use crate::gateway::policy::{
-    EraSetting, Pattern, Questions, SharingSetting, Support, TaskPolicy, ToolPolicy, ToolRule,
-};
+use crate::gateway::policy::{EraSetting, Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
+use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
     pub(super) fn routes(&mut self, raw: Vec<raw::Route>, at: &Place<'_>) -> Vec<RouteSettings> {
@@ -271,11 +270,11 @@ fn era(raw: raw::Era) -> EraSetting {
     }
 }
 
-fn sessions(raw: raw::UpstreamSessions) -> SharingSetting {
+fn sessions(raw: raw::UpstreamSessions) -> SessionPolicy {
     match raw {
-        raw::UpstreamSessions::Auto => SharingSetting::Auto,
-        raw::UpstreamSessions::PerCall => SharingSetting::PerCall,
-        raw::UpstreamSessions::Pooled => SharingSetting::Pooled,
-        raw::UpstreamSessions::Pinned => SharingSetting::Pinned,
+        raw::UpstreamSessions::Auto => SessionPolicy::Auto,
+        raw::UpstreamSessions::PerCall => SessionPolicy::PerCall,
+        raw::UpstreamSessions::Pooled => SessionPolicy::Pooled,
+        raw::UpstreamSessions::Pinned => SessionPolicy::Pinned,
     }
 }

@@ -4,7 +4,8 @@ use std::{fs, num::NonZeroU32, time::Duration};
 
 use super::{ROUTE, mistakes, read_with, route_with, settings, tasks_with, upstream_with};
 use crate::config::{ByteSize, RateLimit, Settings, UpstreamTarget, describe, load, parse};
-use crate::gateway::policy::{EraSetting, Questions, SharingSetting, Support, ToolPolicy};
+use crate::gateway::policy::{EraSetting, Questions, Support, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -33,7 +34,7 @@ fn a_route_is_enough() {
     assert_eq!((route.name.as_str(), route.path.as_str()), ("a", "/mcp"));
     assert_eq!((route.upstream.max_in_flight, route.upstream.queue), (64, 1_000));
     assert_eq!(route.upstream.connect_timeout, 5 * SECOND);
-    assert_eq!((route.upstream.era, route.upstream.sessions), (EraSetting::Auto, SharingSetting::Auto));
+    assert_eq!((route.upstream.era, route.upstream.sessions), (EraSetting::Auto, SessionPolicy::Auto));
     assert!(!route.native);
     assert_eq!(route.tools, ToolPolicy::default());
     assert!(route.tools.permits("anything"));
@@ -141,10 +142,10 @@ fn a_route_says_what_its_server_speaks_and_who_makes_the_tasks() {
         assert_eq!(route(&format!("    era: {word}\n")).upstream.era, era);
     }
     for (word, sharing) in [
-        ("auto", SharingSetting::Auto),
-        ("per_call", SharingSetting::PerCall),
-        ("pooled", SharingSetting::Pooled),
-        ("pinned", SharingSetting::Pinned),
+        ("auto", SessionPolicy::Auto),
+        ("per_call", SessionPolicy::PerCall),
+        ("pooled", SessionPolicy::Pooled),
+        ("pinned", SessionPolicy::Pinned),
     ] {
         assert_eq!(route(&format!("    sessions: {word}\n")).upstream.sessions, sharing);
     }

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use super::*;
-use crate::gateway::policy::{EraSetting, SharingSetting, ToolPolicy};
+use crate::gateway::policy::{EraSetting, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 use crate::metrics::Metrics;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
@@ -43,8 +44,8 @@ fn route(name: &str) -> Route {
         tools: ToolPolicy::default(),
         native: false,
         era: EraSetting::Auto,
-        sessions: SharingSetting::Auto,
         max_message: 1024,
+        sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),
     }
 }
