@@ -10,7 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
-mod eras;
+pub mod eras;
 mod forward;
 mod front;
 mod handshake;
@@ -59,7 +59,7 @@ use deliver::Deliveries;
 use forward::Manner;
 use ladder::Era;
 use params::Params;
-use policy::{EraSetting, ToolPolicy};
+use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
@@ -76,12 +76,12 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
     pub native: bool,
-    /// What is known of the server's era.
-    pub era: EraSetting,
     /// How its sessions are shared by clients that have none.
     pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.

@@ -7,7 +7,8 @@ use super::{
     settings::{AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamSettings, UpstreamTarget},
     units::show_duration,
 };
-use crate::gateway::policy::{EraSetting, Pattern, Questions, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::eras;
+use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
 
 /// What a configuration means, line by line.
@@ -123,9 +124,9 @@ fn target(target: &UpstreamTarget) -> String {
 /// What is known of the server's era, and how clients without sessions share those of one that has them.
 fn era(upstream: &UpstreamSettings, authenticated: bool) -> String {
     let known = match upstream.era {
-        EraSetting::Auto => "found out",
-        EraSetting::Legacy => "2025-11-25 and older",
-        EraSetting::Modern => return "2026-07-28 and newer".to_owned(),
+        eras::Setting::Auto => "found out",
+        eras::Setting::Legacy => "2025-11-25 and older",
+        eras::Setting::Modern => return "2026-07-28 and newer".to_owned(),
     };
     let shared = match upstream.sessions {
         SessionPolicy::Auto if authenticated => "pooled for each caller",

@@ -12,7 +12,8 @@ use super::{
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
-use crate::gateway::policy::{EraSetting, ToolPolicy};
+use crate::gateway::eras;
+use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
 
 /// Everything that a file, or the command line in its place, says.
@@ -170,7 +171,7 @@ pub struct UpstreamSettings {
     /// Plain calls that may wait.
     pub queue: usize,
     /// What is known of its era.
-    pub era: EraSetting,
+    pub era: eras::Setting,
     /// How its sessions serve clients that have none.
     pub sessions: SessionPolicy,
 }

@@ -42,18 +42,6 @@ pub enum Questions {
     InCall,
 }
 
-/// What is known of an upstream's era before it is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EraSetting {
-    /// Nothing: it is found out.
-    #[default]
-    Auto,
-    /// It speaks 2025-11-25 or older, and nothing newer.
-    Legacy,
-    /// It speaks 2026-07-28 or newer, and nothing older.
-    Modern,
-}
-
 /// How the tasks of one tool live.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {

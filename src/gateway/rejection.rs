@@ -168,7 +168,9 @@ impl From<&upstream::Error> for Fault {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
             upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
-            upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
+            upstream::Error::Protocol(_) | upstream::Error::Status(_) | upstream::Error::Refused { .. } => {
+                Self::UpstreamProtocol
+            }
         }
     }
 }

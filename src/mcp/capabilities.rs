@@ -239,8 +239,7 @@ mod tests {
             assert_eq!(declared.to_bits(), bits);
             // Whoever samples with tools samples.
             let declared = ClientCapabilities { sampling: declared.sampling || declared.sampling_tools, ..declared };
-            let said = declared.to_json();
-            assert_eq!(read(&said), declared);
+            assert_eq!(read(&declared.to_json()), declared);
         }
     }
 

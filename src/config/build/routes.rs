@@ -15,7 +15,8 @@ use crate::config::{
     units::{self, show_duration},
     values,
 };
-use crate::gateway::policy::{EraSetting, Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
+use crate::gateway::eras;
+use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
 use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
@@ -262,11 +263,11 @@ fn questions(raw: raw::Questions) -> Questions {
     }
 }
 
-fn era(raw: raw::Era) -> EraSetting {
+fn era(raw: raw::Era) -> eras::Setting {
     match raw {
-        raw::Era::Auto => EraSetting::Auto,
-        raw::Era::Legacy => EraSetting::Legacy,
-        raw::Era::Modern => EraSetting::Modern,
+        raw::Era::Auto => eras::Setting::Auto,
+        raw::Era::Legacy => eras::Setting::Legacy,
+        raw::Era::Modern => eras::Setting::Modern,
     }
 }
 

@@ -4,7 +4,8 @@ use std::{fs, num::NonZeroU32, time::Duration};
 
 use super::{ROUTE, mistakes, read_with, route_with, settings, tasks_with, upstream_with};
 use crate::config::{ByteSize, RateLimit, Settings, UpstreamTarget, describe, load, parse};
-use crate::gateway::policy::{EraSetting, Questions, Support, ToolPolicy};
+use crate::gateway::eras;
+use crate::gateway::policy::{Questions, Support, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ fn a_route_is_enough() {
     assert_eq!((route.name.as_str(), route.path.as_str()), ("a", "/mcp"));
     assert_eq!((route.upstream.max_in_flight, route.upstream.queue), (64, 1_000));
     assert_eq!(route.upstream.connect_timeout, 5 * SECOND);
-    assert_eq!((route.upstream.era, route.upstream.sessions), (EraSetting::Auto, SessionPolicy::Auto));
+    assert_eq!((route.upstream.era, route.upstream.sessions), (eras::Setting::Auto, SessionPolicy::Auto));
     assert!(!route.native);
     assert_eq!(route.tools, ToolPolicy::default());
     assert!(route.tools.permits("anything"));
@@ -138,7 +139,9 @@ fn a_call_is_deferred_after_a_time_at_once_or_never() {
 #[test]
 fn a_route_says_what_its_server_speaks_and_who_makes_the_tasks() {
     let route = |upstream: &str| settings(&upstream_with(upstream)).routes.remove(0);
-    for (word, era) in [("auto", EraSetting::Auto), ("legacy", EraSetting::Legacy), ("modern", EraSetting::Modern)] {
+    for (word, era) in
+        [("auto", eras::Setting::Auto), ("legacy", eras::Setting::Legacy), ("modern", eras::Setting::Modern)]
+    {
         assert_eq!(route(&format!("    era: {word}\n")).upstream.era, era);
     }
     for (word, sharing) in [

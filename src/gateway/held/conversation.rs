@@ -335,7 +335,9 @@ impl<'a> Conversation<'a> {
                 None
             }
             _ if matches!(error, Some(Error::TooLarge(_))) => Some(End::Fault(Fault::UpstreamTooLarge)),
-            _ if !was_resuming && (self.saw_garbage || matches!(error, Some(Error::Protocol(_)))) => {
+            _ if !was_resuming
+                && (self.saw_garbage || matches!(error, Some(Error::Protocol(_) | Error::Status(_)))) =>
+            {
                 Some(End::Fault(Fault::UpstreamProtocol))
             }
             _ => Some(End::Fault(Fault::OutcomeUnknown)),
