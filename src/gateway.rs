@@ -81,6 +81,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
     /// How its sessions are shared by clients that have none.
     pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
