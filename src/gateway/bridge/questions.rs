@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::{Id, Object, raw_string, string_value};
 use crate::mcp::version::ProtocolVersion;
+use crate::mcp::{input, project};
 
 /// Before the ids of questions in plain calls.
 const QUESTION: &str = "q.";
@@ -26,6 +27,8 @@ pub(super) struct Question {
     /// Its id in the exchange.
     pub(super) id: Id,
     pub(super) kind: Kind,
+    /// What the client knows it by, where it is about a URL.
+    pub(super) elicitation_id: Option<Box<str>>,
     /// When nobody waits for its answer any more.
     pub(super) due: Instant,
 }
@@ -67,26 +70,19 @@ impl Kind {
 
     /// The answer for the upstream; `None` when there is none that says what the client said.
     pub(super) fn input(&self, result: Option<&str>) -> Option<String> {
-        let result = result.and_then(|result| Object::parse(result).ok());
-        let result = result.filter(|result| self.is_answered_by(result));
-        match (self, result) {
-            (_, Some(mut result)) => Some(result.remove("_meta").remove("resultType").to_json()),
+        let input = result.and_then(project::input_response);
+        match (self, input.filter(|input| input::check_response(self.method(), input).is_ok())) {
+            (_, Some(input)) => Some(input),
             (Self::Form | Self::Url(_), None) => Some("{\"action\":\"cancel\"}".to_owned()),
             (Self::Sampling | Self::Roots, None) => None,
         }
     }
 
-    fn is_answered_by(&self, result: &Object<'_>) -> bool {
+    const fn method(&self) -> &'static str {
         match self {
-            Self::Form | Self::Url(_) => {
-                matches!(result.get("action"), Some("\"accept\"" | "\"decline\"" | "\"cancel\""))
-                    && result.get("content").is_none_or(|content| content.starts_with('{'))
-            }
-            Self::Sampling => {
-                let is_string = |name: &str| result.get(name).is_some_and(|value| value.starts_with('"'));
-                is_string("role") && is_string("model") && result.get("content").is_some()
-            }
-            Self::Roots => result.get("roots").is_some_and(|roots| roots.starts_with('[')),
+            Self::Form | Self::Url(_) => "elicitation/create",
+            Self::Sampling => "sampling/createMessage",
+            Self::Roots => "roots/list",
         }
     }
 }

@@ -138,8 +138,17 @@ impl State {
         self.kept().roots.clone()
     }
 
-    pub(super) fn set_roots(&self, roots: Option<Box<str>>) {
-        self.kept().roots = roots;
+    /// Keeps the client's roots, where it tells of changes.
+    pub(super) fn keep_roots(&self, roots: &str) {
+        let mut kept = self.kept();
+        if kept.client.as_ref().is_some_and(|client| client.tells_of_roots) {
+            kept.roots = Some(roots.into());
+        }
+    }
+
+    /// They have changed.
+    pub(super) fn forget_roots(&self) {
+        self.kept().roots = None;
     }
 
     /// Notes a question whose answer is awaited.
