@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::envelope::Envelope;
+use crate::jsonrpc::{Object, Outcome};
+use crate::mcp::RELATED_TASK;
+use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
+use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
 use crate::mcp::method::Method;
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::SessionKey;
@@ -12,8 +14,11 @@ use crate::upstream::SessionKey;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::forward::Manner;
-use super::rejection::Kind;
+use super::policy::Support;
+use super::rejection::{Fault, Kind};
+use super::relay::{Rewrite, Rewritten};
 use super::session::{Session, Terms};
+use super::tools::called_tool;
 use super::{Gateway, Request, ladder};
 
 impl Gateway {
@@ -26,10 +31,35 @@ impl Gateway {
         let envelope = ladder::climb(call, request)?;
         match request.method {
             Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::Listen => Err(Kind::NoMethod),
+            Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {
-                Side::Modern(upstream) => self.modern_forward(call, request, &envelope, upstream).await,
+                Side::Modern(upstream) => {
+                    self.modern_forward(call, request, &envelope, upstream, Manner::default()).await
+                }
                 Side::Legacy => Err(Kind::NoMethod),
             },
+        }
+    }
+
+    /// Calls a tool: what the route says of it is settled before the upstream hears of it.
+    async fn modern_tools_call(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+    ) -> Result<Answer, Kind> {
+        let name = called_tool(&call.route, request)?;
+        let route = Arc::clone(&call.route);
+        let policy = route.tools.of(&name);
+        if policy.support == Support::Required && !envelope.has_tasks {
+            return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
+        }
+        match self.side_of(&call.route).await? {
+            Side::Modern(upstream) => {
+                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
+            }
+            Side::Legacy => Err(Kind::NoMethod),
         }
     }
 
@@ -40,9 +70,12 @@ impl Gateway {
         request: &Request<'_>,
         envelope: &Envelope<'_>,
         upstream: SessionKey,
+        manner: Manner,
     ) -> Result<Answer, Kind> {
         let session = self.conversation(call, upstream, envelope.client);
-        self.forward(call, session, request, Manner::default()).await
+        let params = params_for_upstream(request, envelope);
+        let manner = Manner { rewrite: Some(checked(manner.rewrite)), params, ..manner };
+        self.forward(call, session, request, manner).await
     }
 
     /// A conversation for one request of a modern client.
@@ -56,4 +89,37 @@ impl Gateway {
         };
         self.sessions.unlisted(terms, None)
     }
+}
+
+/// `params` as a server without tasks may see them; `None` where nothing has to change.
+fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option<String> {
+    if !envelope.has_tasks && !request.params.speaks_of_tasks() {
+        return None;
+    }
+    let mut params = Object::parse(request.params.whole?.get()).ok()?;
+    params.remove("task");
+    let meta = params.get("_meta")?.to_owned();
+    let mut meta = Object::parse(&meta).ok()?;
+    meta.set(CLIENT_CAPABILITIES, for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN).ok()?);
+    meta.remove(RELATED_TASK);
+    Some(params.set("_meta", meta.to_json()).to_json())
+}
+
+/// What a server of the same era answers, as the client may see it.
+fn checked(inner: Option<Rewrite>) -> Rewrite {
+    Arc::new(move |outcome| {
+        if let Outcome::Result(result) = outcome
+            && is_task(result.get())
+        {
+            tracing::warn!("the upstream made a task, though no request declared the extension to it");
+            return Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json());
+        }
+        inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))
+    })
+}
+
+/// Whether a result is a task's handle. Most are known not to be without being read.
+fn is_task(result: &str) -> bool {
+    memchr::memmem::find(result.as_bytes(), b"\"task\"").is_some()
+        && Object::parse(result).is_ok_and(|result| result.get("resultType") == Some("\"task\""))
 }
