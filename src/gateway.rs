@@ -10,6 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
+mod bridge;
 mod eras;
 mod forward;
 mod handshake;
@@ -353,6 +354,7 @@ impl Gateway {
             routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
+            self.sessions.all().iter().for_each(|session| session.bridge.tidy());
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -381,7 +383,11 @@ impl Gateway {
     }
 
     fn mint(&self) -> Id {
-        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+        Id::number(self.mint_number())
+    }
+
+    fn mint_number(&self) -> u64 {
+        self.minted.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether an id or a progress token, as JSON text, is a held call's.

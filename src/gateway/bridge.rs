@@ -23,7 +23,7 @@ use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 
 use call::PlainCall;
-pub(super) use handshake::{begin, discover, welcome};
+pub(super) use handshake::{askable, begin, discover, welcome};
 use outlet::Outlet;
 use project::Projection;
 pub(super) use replay::CALL_EVENT;
@@ -122,50 +122,6 @@ impl Gateway {
         head.await.unwrap_or(Err(Fault::Shutdown.into()))
     }
 
-    /// Takes a notification: there is nobody upstream who could.
-    pub(super) fn bridged_notification(&self, session: &Session, method: Method, params: Option<&RawValue>) -> Answer {
-        let params = Object::parse_optional(params).unwrap_or_default();
-        match method {
-            Method::Cancelled => {
-                let id = params.get("requestId").and_then(|id| Id::from_json(id).ok());
-                id.iter().for_each(|id| end_call(session, id));
-            }
-            Method::Progress => {
-                let token = params.get("progressToken").and_then(string_value);
-                if let Some((number, inputs)) = token.and_then(|token| session.bridge.asked(&token)) {
-                    // One that finds no room is one of many.
-                    drop(inputs.try_send(Input::Progressed(number)));
-                }
-            }
-            Method::RootsListChanged => session.bridge.forget_roots(),
-            _ => {}
-        }
-        Answer::Accepted
-    }
-
-    /// Takes the answer to a question in a plain call.
-    pub(super) async fn bridged_answer(
-        &self,
-        session: &Session,
-        id: Option<&str>,
-        outcome: Outcome<'_>,
-    ) -> Result<Answer, Kind> {
-        // An error without an id says that something was not understood; nobody waits for it.
-        let Some(id) = id else { return Ok(Answer::Accepted) };
-        if !questions::is_question_id(id) {
-            return Err(Kind::Unusable("No such request was sent to this client"));
-        }
-        // One that comes too late is well-formed, and nobody's fault.
-        let Some(Asked { number, inputs }) = session.bridge.take(id) else { return Ok(Answer::Accepted) };
-        let input = match outcome {
-            Outcome::Result(result) => Input::Answered(number, result.get().into()),
-            Outcome::Error(_) => Input::Refused(number),
-        };
-        // The call may have ended meanwhile.
-        drop(inputs.send(input).await);
-        Ok(Answer::Accepted)
-    }
-
     /// The rest of a call's stream, for a client that lost its connection.
     pub(super) fn bridged_rest(&self, route: &Arc<Route>, session: &Arc<Session>, event_id: &str) -> Result<Answer, Kind> {
         let unusable = Kind::Unusable("Nothing is kept that comes after this Last-Event-ID");
@@ -175,8 +131,37 @@ impl Gateway {
     }
 }
 
-/// Ends a plain call without an answer.
-fn end_call(session: &Session, id: &Id) {
-    let live = session.live();
-    live.plain.iter().filter(|plain| plain.id == *id).for_each(|plain| plain.flag.cancel());
+/// Takes a notification: there is nobody upstream who could.
+pub(super) fn notified(session: &Session, method: Method, params: Option<&RawValue>) -> Answer {
+    match method {
+        Method::Progress => {
+            let params = Object::parse_optional(params).unwrap_or_default();
+            let token = params.get("progressToken").and_then(string_value);
+            if let Some((number, inputs)) = token.and_then(|token| session.bridge.asked(&token)) {
+                // One that finds no room is one of many.
+                drop(inputs.try_send(Input::Progressed(number)));
+            }
+        }
+        Method::RootsListChanged => session.bridge.forget_roots(),
+        _ => {}
+    }
+    Answer::Accepted
+}
+
+/// Takes the answer to a question in a plain call.
+pub(super) async fn answered(session: &Session, id: Option<&str>, outcome: Outcome<'_>) -> Result<Answer, Kind> {
+    // An error without an id says that something was not understood; nobody waits for it.
+    let Some(id) = id else { return Ok(Answer::Accepted) };
+    if !questions::is_question_id(id) {
+        return Err(Kind::Unusable("No such request was sent to this client"));
+    }
+    // One that comes too late is well-formed, and nobody's fault.
+    let Some(Asked { number, inputs }) = session.bridge.take(id) else { return Ok(Answer::Accepted) };
+    let input = match outcome {
+        Outcome::Result(result) => Input::Answered(number, result.get().into()),
+        Outcome::Error(_) => Input::Refused(number),
+    };
+    // The call may have ended meanwhile.
+    drop(inputs.send(input).await);
+    Ok(Answer::Accepted)
 }

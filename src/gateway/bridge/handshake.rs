@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::jsonrpc::{Object, raw_string};
-use crate::mcp::capabilities::{TaskCapability, for_client};
+use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
 use crate::mcp::envelope::{self, Claim, GATEWAY_INFO, with_claim};
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::Opened;
@@ -57,6 +57,12 @@ pub(in crate::gateway) fn begin(session: &Session, params: &str, discovered: &st
     if let Some(declared) = Declared::of_params(params, session.terms.version) {
         session.bridge.begin(declared, Offer::read(discovered.get("capabilities").unwrap_or("{}")));
     }
+}
+
+/// What a client of that version can be asked, given what it declared.
+pub(in crate::gateway) fn askable(capabilities: &str, version: ProtocolVersion) -> ClientCapabilities {
+    let known = for_upstream(capabilities, version).ok();
+    known.and_then(|known| ClientCapabilities::read(&known).ok()).unwrap_or_default()
 }
 
 impl Gateway {
