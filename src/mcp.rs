@@ -2,7 +2,11 @@
 
 pub mod capabilities;
 pub mod envelope;
+pub mod input;
+pub mod level;
 pub mod method;
+pub mod mirror;
+pub mod project;
 pub mod version;
 
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
