@@ -10,6 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
+mod exchange;
 mod forward;
 mod handshake;
 mod held;
