@@ -31,7 +31,7 @@ pub(super) fn negotiate(shared: &Shared, params: Option<&RawValue>) -> Result<Te
     };
     let newest = shared.options.version;
     // 2025-11-25 lifecycle, "Version Negotiation": the same version when it is spoken, else the newest that is.
-    let version = ProtocolVersion::parse(&asked).filter(|asked| *asked <= newest).unwrap_or(newest);
+    let version = ProtocolVersion::parse_legacy(&asked).filter(|asked| *asked <= newest).unwrap_or(newest);
     let client = ClientCapabilities::read(params.get("capabilities").unwrap_or("{}"))
         .map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`capabilities` must be an object"))?;
     Ok(Terms { version, client })

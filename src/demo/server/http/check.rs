@@ -74,7 +74,7 @@ fn stateless_version(shared: &Shared, headers: &HeaderMap) -> Result<ProtocolVer
     if !headers.contains_key(PROTOCOL_VERSION) {
         return Ok(newest.min(ProtocolVersion::V2025_03_26));
     }
-    let version = text(headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse);
+    let version = text(headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse_legacy);
     version
         .filter(|version| *version <= newest)
         .ok_or_else(|| Refusal::bad_request("`MCP-Protocol-Version` is not spoken here"))
