@@ -12,6 +12,7 @@ pub mod session;
 mod batch;
 mod bridge;
 mod eras;
+mod exchange;
 mod forward;
 mod handshake;
 mod held;

@@ -54,10 +54,10 @@ impl Gateway {
         });
     }
 
-    /// Stops listening when no stream and no unfinished task needs it.
+    /// Stops listening when no stream, no call and no unfinished task needs it.
     pub(super) fn listen_no_more(session: &Session) {
         let mut live = session.live();
-        if live.streams.is_empty() && live.unfinished == 0 {
+        if live.streams.is_empty() && live.held.is_empty() && live.unfinished == 0 {
             live.listener.take().iter().for_each(CancellationToken::cancel);
         }
     }
