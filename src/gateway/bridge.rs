@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
+use crate::jsonrpc::{self, Object, Outcome, string_value};
 use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 
@@ -27,9 +27,8 @@ pub(super) use handshake::{askable, begin, discover, welcome};
 use outlet::Outlet;
 use project::Projection;
 pub(super) use replay::CALL_EVENT;
-pub(super) use request::{claimed, mirror_into};
 use request::Sent;
-pub use state::State;
+pub(super) use state::State;
 use state::{Asked, Input};
 use talk::Talk;
 
@@ -123,7 +122,12 @@ impl Gateway {
     }
 
     /// The rest of a call's stream, for a client that lost its connection.
-    pub(super) fn bridged_rest(&self, route: &Arc<Route>, session: &Arc<Session>, event_id: &str) -> Result<Answer, Kind> {
+    pub(super) fn bridged_rest(
+        &self,
+        route: &Arc<Route>,
+        session: &Arc<Session>,
+        event_id: &str,
+    ) -> Result<Answer, Kind> {
         let unusable = Kind::Unusable("Nothing is kept that comes after this Last-Event-ID");
         let (replay, after) = session.bridge.find(event_id).ok_or(unusable)?;
         let held = (session.open_stream(self.clock), route.metrics.stream());

@@ -68,7 +68,7 @@ pub struct Session {
     /// Shared by calls, alone for those of exclusive tools.
     pub exclusive: Arc<RwLock<()>>,
     /// What is kept here because the server keeps nothing.
-    pub bridge: bridge::State,
+    pub(super) bridge: bridge::State,
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,

@@ -4,7 +4,6 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -21,7 +20,6 @@ use crate::gateway::session::CancelFlag;
 
 use super::outlet::Outlet;
 use super::project::{Projection, is_header_mismatch};
-use super::questions::question_id;
 use super::request::Sent;
 use super::state::Input;
 use super::talk::Talk;
@@ -35,7 +33,6 @@ pub(super) struct PlainCall {
     pub(super) flag: Arc<CancelFlag>,
     pub(super) registration: Registration,
     pub(super) deadline: Instant,
-    pub(super) input_timeout: Duration,
     /// When a stream is begun to keep the client's connection warm.
     pub(super) begin_at: Instant,
     /// What the client says of questions.
@@ -65,11 +62,10 @@ impl PlainCall {
         let mut end = self.attempt().await;
         // What a tool wants to have repeated in headers may have changed since its schema was read. It has not run.
         if matches!(&end, End::Upstream(ended) if is_header_mismatch(ended)) && !self.talk.has_asked() {
-            self.outlet.route.schemas.forget(&self.outlet.route, &self.sent.tool);
             end = self.attempt().await;
         }
-        let Self { outlet, sent, projection, registration, mut talk, .. } = self;
-        talk.over(&outlet);
+        let Self { mut outlet, sent, projection, registration, mut talk, .. } = self;
+        talk.over(&mut outlet, matches!(end, End::Upstream(_)));
         // First: whoever reads the answer must find the request gone.
         drop(registration);
         match end {
@@ -103,17 +99,14 @@ impl PlainCall {
     }
 
     async fn conduct(&mut self, running: &mut Option<Exchange>) -> End {
-        let headers = match self.headers().await {
-            Ok(headers) => headers,
-            Err(kind) => return End::Full(kind),
-        };
+        let headers = self.sent.headers.clone();
         let route = Arc::clone(&self.outlet.route);
         let Ok(permit) = self.placed().await else { return End::Full(Kind::queue_full(&route)) };
         self.flag.dispatch();
         let exchange = running.insert(Exchange::new(Dispatch {
             gateway: Arc::clone(&self.outlet.gateway),
             session: Arc::clone(&self.outlet.session),
-            method: self.sent.name.clone(),
+            method: self.sent.method.clone(),
             params: self.sent.params.clone(),
             wants_progress: self.sent.token.is_some(),
             headers,
@@ -129,7 +122,7 @@ impl PlainCall {
     }
 
     /// Waits for a place at the upstream; a stream is begun meanwhile, if it takes long.
-    async fn placed(&mut self) -> Result<fair::Permit, fair::Full> {
+    async fn placed(&mut self) -> Result<fair::Permit, fair::QueueFull> {
         let route = Arc::clone(&self.outlet.route);
         let tenant = Arc::clone(&self.principal.tenant);
         let mut placed = std::pin::pin!(route.places.acquire(&tenant, fair::Kind::Plain));

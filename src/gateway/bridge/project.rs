@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
+use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Message, Object, Outcome, raw_string};
 use crate::mcp::input::ResultType;
@@ -9,7 +10,7 @@ use crate::mcp::project::{HopError, error_for_legacy, result_for_legacy};
 
 use crate::gateway::exchange::End;
 use crate::gateway::rejection::{Fault, Kind};
-use crate::gateway::relay::Rewrite;
+use crate::gateway::relay::{Rewrite, Rewritten};
 
 use super::request::Sent;
 
@@ -62,13 +63,20 @@ impl Projection {
             return Err(Fault::UpstreamProtocol.into());
         }
         let projected = result_for_legacy(&sent.method, result, self.wraps).ok_or(Fault::UpstreamProtocol)?;
-        let rewritten = self.rewrite.as_ref().and_then(|rewrite| rewrite(&projected));
-        Ok(jsonrpc::response(&sent.id, rewritten.as_ref().unwrap_or(&projected)))
+        let raw: &RawValue = serde_json::from_str(&projected).map_err(|_| Fault::UpstreamProtocol)?;
+        Ok(match self.rewrite.as_ref().map(|rewrite| rewrite(&Outcome::Result(raw))) {
+            None | Some(Rewritten::Same) => jsonrpc::response(&sent.id, &projected),
+            Some(Rewritten::Result(result)) => jsonrpc::response(&sent.id, &result),
+            Some(Rewritten::Error(error)) => jsonrpc::raw_error_response(Some(&sent.id), &error),
+        })
     }
 
     /// The answer when the client refused what the upstream can't do without: there is no way to tell it so.
     pub(super) fn declined(&self, sent: &Sent, what: &str) -> Result<Bytes, Kind> {
-        ended_for_want_of(sent, &format!("The client refused the server's request ({what}), without which the call can't go on."))
+        ended_for_want_of(
+            sent,
+            &format!("The client refused the server's request ({what}), without which the call can't go on."),
+        )
     }
 }
 
@@ -80,7 +88,9 @@ fn failed(sent: &Sent, error: &str) -> Result<Bytes, Kind> {
             let why = if sent.takes_questions {
                 format!("The server needs what this client did not declare: {missing}.")
             } else {
-                format!("The server needs to ask the client something ({missing}), and this client can't receive requests: it accepts no event streams.")
+                format!(
+                    "The server needs to ask the client something ({missing}), and this client can't receive requests: it accepts no event streams."
+                )
             };
             ended_for_want_of(sent, &why)
         }
@@ -88,9 +98,7 @@ fn failed(sent: &Sent, error: &str) -> Result<Bytes, Kind> {
             tracing::warn!(error, "the upstream did not take what the gateway said of a request");
             Err(Fault::UpstreamProtocol.into())
         }
-        None => {
-            Err(Kind::Upstream { status: StatusCode::OK, error: error_for_legacy(error).into() })
-        }
+        None => Err(Kind::Upstream { status: StatusCode::OK, error: error_for_legacy(error).into() }),
     }
 }
 
@@ -100,7 +108,14 @@ fn missing(error: &str) -> String {
         let error = Object::parse(error).ok()?;
         let data = Object::parse(error.get("data")?).ok()?;
         let required = Object::parse(data.get("requiredCapabilities")?).ok()?;
-        Some(required.iter().map(|(name, _)| name.chars().take(64).collect::<String>()).take(8).collect::<Vec<_>>().join(", "))
+        Some(
+            required
+                .iter()
+                .map(|(name, _)| name.chars().take(64).collect::<String>())
+                .take(8)
+                .collect::<Vec<_>>()
+                .join(", "),
+        )
     };
     names().filter(|names| !names.is_empty()).unwrap_or_else(|| "a capability".to_owned())
 }

@@ -78,11 +78,6 @@ impl Replay {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The call whose stream this is.
-    pub(super) fn call(&self) -> u64 {
-        self.call
-    }
-
     /// Writes a notification.
     pub(super) fn notice(&self, message: &[u8]) {
         self.write(Kind::Notice, message);

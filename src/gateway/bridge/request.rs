@@ -37,7 +37,12 @@ pub(super) struct Sent {
 }
 
 /// The claims in the name of a client; it can be asked only where it `takes_questions`.
-pub(in crate::gateway) fn claimed(session: &Session, params: &str, takes_questions: bool, token: Option<&str>) -> String {
+pub(in crate::gateway) fn claimed(
+    session: &Session,
+    params: &str,
+    takes_questions: bool,
+    token: Option<&str>,
+) -> String {
     let declared = session.bridge.client(session.terms.client);
     let level = session.bridge.level();
     let claim = Claim {

@@ -21,7 +21,7 @@ const MAX_REPLAY_BYTES: usize = 4 * replay::KEPT_BYTES;
 
 /// What is kept for one session.
 #[derive(Debug, Default)]
-pub struct State(Mutex<Kept>);
+pub(in crate::gateway) struct State(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {

@@ -1,9 +1,7 @@
 //! The questions of one call: put to the client on the call's own stream, each as a request, all of a round at once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -154,9 +152,10 @@ impl Talk {
         std::mem::take(&mut self.open).iter().for_each(|question| tell_void(outlet, question));
     }
 
-    /// The call is over: what is still open is void, and what was opened is done.
-    pub(super) fn over(&mut self, outlet: &mut Outlet) {
+    /// The call is over: what is still open is void, and, where the upstream has ended it, what was opened is done.
+    pub(super) fn over(&mut self, outlet: &mut Outlet, is_done: bool) {
         self.void(outlet);
+        self.opened.retain(|_| is_done);
         for opened in std::mem::take(&mut self.opened) {
             tell_complete(outlet, &opened);
         }
