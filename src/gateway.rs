@@ -10,6 +10,7 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
+mod bridge;
 pub mod eras;
 mod exchange;
 mod forward;
@@ -366,6 +367,7 @@ impl Gateway {
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
             self.reap_pool();
+            self.sessions.all().iter().for_each(|session| session.bridge.tidy());
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -396,7 +398,11 @@ impl Gateway {
     }
 
     fn mint(&self) -> Id {
-        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+        Id::number(self.mint_number())
+    }
+
+    fn mint_number(&self) -> u64 {
+        self.minted.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether an id or a progress token, as JSON text, is a held call's.

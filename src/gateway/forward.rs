@@ -67,6 +67,10 @@ impl Gateway {
         request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
+        if session.terms.is_bridged() {
+            // Boxed, since every call would have room for it.
+            return Box::pin(self.bridged_request(call, session, request, manner)).await;
+        }
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
