@@ -11,9 +11,10 @@ pub mod session;
 
 mod batch;
 mod bridge;
-mod eras;
+pub mod eras;
 mod exchange;
 mod forward;
+mod front;
 mod handshake;
 mod held;
 mod inbound;
@@ -21,6 +22,7 @@ mod ladder;
 mod listener;
 mod modern;
 mod params;
+pub mod pool;
 pub mod relay;
 mod streams;
 mod tasks;
@@ -60,6 +62,7 @@ use forward::Manner;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
+use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
 
@@ -75,8 +78,12 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// How its sessions are shared by clients that have none.
+    pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.
@@ -147,6 +154,7 @@ pub struct Parts {
 pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
+    pool: Pool,
     deliveries: Arc<Deliveries>,
     sealer: Arc<Sealer>,
     rates: Rates,
@@ -185,6 +193,7 @@ impl Gateway {
         Arc::new(Self {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
+            pool: Pool::default(),
             deliveries,
             sealer,
             rates: parts.rates,
@@ -356,6 +365,7 @@ impl Gateway {
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
             self.sessions.all().iter().for_each(|session| session.bridge.tidy());
+            self.reap_pool();
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -377,6 +387,8 @@ impl Gateway {
             }
         });
         futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
+        let pooled = self.pool.take_all().into_iter().map(Pooled::close_last);
+        futures_util::stream::iter(pooled).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -492,7 +504,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } => None,
+        Kind::Fault(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

@@ -113,7 +113,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let id = &request.id;
         // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
-        let minted = session.terms.upstream.id.is_none();
+        let minted = session.terms.upstream.id.is_none() || !upstream.has_sessions();
         let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
         let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
@@ -213,7 +213,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
         Ok(_) => UpstreamOutcome::Answered,
         Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::Status(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }

@@ -50,6 +50,25 @@ impl ClientCapabilities {
         })
     }
 
+    /// The `capabilities` of an `initialize` request that declares exactly this.
+    #[must_use]
+    pub fn to_json(self) -> String {
+        let feature = |declared: bool, text: &'static str| if declared { text } else { "" };
+        let comma = if self.form && self.url { "," } else { "" };
+        let elicitation = format!(
+            "\"elicitation\":{{{}{comma}{}}}",
+            feature(self.form, "\"form\":{}"),
+            feature(self.url, "\"url\":{}")
+        );
+        let sampling = format!("\"sampling\":{{{}}}", feature(self.sampling_tools, "\"tools\":{}"));
+        let declared = [
+            (self.form || self.url).then_some(elicitation),
+            (self.sampling || self.sampling_tools).then_some(sampling),
+            self.roots.then(|| "\"roots\":{}".to_owned()),
+        ];
+        format!("{{{}}}", declared.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+
     /// As bits, for a sealed token.
     #[must_use]
     pub fn to_bits(self) -> u8 {
@@ -93,32 +112,6 @@ impl ClientCapabilities {
             (true, false) => Err(Undeclared::Feature),
             (true, true) => Ok(()),
         }
-    }
-
-    /// These capabilities as JSON text for `initialize` at that version, and no others: what a version lacks is not said,
-    /// since it would be misread (2025-11-25 lifecycle, "Capability Negotiation").
-    #[must_use]
-    pub fn to_json(self, version: ProtocolVersion) -> String {
-        let mut all = Object::default();
-        if self.roots {
-            all.set("roots", "{}");
-        }
-        if self.sampling {
-            let tools = self.sampling_tools && version.has_url_elicitation();
-            all.set("sampling", if tools { "{\"tools\":{}}" } else { "{}" });
-        }
-        let elicitation = match (self.form, self.url && version.has_url_elicitation()) {
-            _ if !version.has_elicitation() => None,
-            (true, true) => Some("{\"form\":{},\"url\":{}}"),
-            // An empty object means form only, in every version.
-            (true, false) => Some("{}"),
-            (false, true) => Some("{\"url\":{}}"),
-            (false, false) => None,
-        };
-        if let Some(elicitation) = elicitation {
-            all.set("elicitation", elicitation);
-        }
-        all.to_json()
     }
 
     /// What both have.
@@ -233,7 +226,7 @@ mod tests {
 
     #[test]
     fn reads_what_is_declared() {
-        let read = |text| ClientCapabilities::read(text).unwrap();
+        let read = |text: &str| ClientCapabilities::read(text).unwrap();
         assert_eq!(read("{}"), ClientCapabilities::default());
         assert!(read(r#"{"elicitation":{}}"#).form && !read(r#"{"elicitation":{}}"#).url);
         let url_only = read(r#"{"elicitation":{"url":{}}}"#);
@@ -242,7 +235,11 @@ mod tests {
         assert_eq!(ClientCapabilities::from_bits(all.to_bits()), all);
         assert_eq!(all.to_bits(), 0b11111);
         for bits in 0..32 {
-            assert_eq!(ClientCapabilities::from_bits(bits).to_bits(), bits);
+            let declared = ClientCapabilities::from_bits(bits);
+            assert_eq!(declared.to_bits(), bits);
+            // Whoever samples with tools samples.
+            let declared = ClientCapabilities { sampling: declared.sampling || declared.sampling_tools, ..declared };
+            assert_eq!(read(&declared.to_json()), declared);
         }
     }
 
@@ -274,24 +271,6 @@ mod tests {
             r#"{"tools":{"listChanged":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}"#
         );
         assert_eq!(for_client(r#"{"prompts":{}}"#, with(true)).unwrap(), r#"{"prompts":{}}"#);
-    }
-
-    #[test]
-    fn every_profile_is_said_so_that_it_is_read_back() {
-        for bits in 0..32 {
-            let profile = ClientCapabilities::from_bits(bits);
-            let read = |version| ClientCapabilities::read(&profile.to_json(version)).unwrap();
-            // Tools without sampling can't be said.
-            let whole = ClientCapabilities { sampling_tools: profile.sampling_tools && profile.sampling, ..profile };
-            assert_eq!(read(ProtocolVersion::V2025_11_25), whole);
-            let older = ClientCapabilities { url: false, sampling_tools: false, ..whole };
-            assert_eq!(read(ProtocolVersion::V2025_06_18), older);
-            assert_eq!(read(ProtocolVersion::V2025_03_26), ClientCapabilities { form: false, ..older });
-            assert_eq!(profile.and(ClientCapabilities::from_bits(0b11111)), profile);
-            assert_eq!(profile.and(ClientCapabilities::default()), ClientCapabilities::default());
-        }
-        let all = ClientCapabilities::from_bits(0b11111).to_json(ProtocolVersion::V2025_11_25);
-        assert_eq!(all, r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#);
     }
 
     #[test]
