@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
-use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_modern_upstream};
+use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
 use crate::mcp::method::Method;
 use crate::mcp::project::{self, HopError};
@@ -103,7 +103,7 @@ fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option
     params.remove("task");
     let meta = params.get("_meta")?.to_owned();
     let mut meta = Object::parse(&meta).ok()?;
-    meta.set(CLIENT_CAPABILITIES, for_modern_upstream(envelope.capabilities).ok()?);
+    meta.set(CLIENT_CAPABILITIES, for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN).ok()?);
     meta.remove(RELATED_TASK);
     Some(params.set("_meta", meta.to_json()).to_json())
 }
