@@ -197,7 +197,7 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
 }
 
 /// Gives a message to the client's newest GET stream.
-fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
+pub(super) fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
     let streams = session.live().streams.clone();
     let event = sse::write_event(event_id, message);
     streams.iter().rev().any(|stream| stream.offer(&event))
