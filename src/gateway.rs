@@ -82,6 +82,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
     /// How its sessions are shared by clients that have none.
     pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
@@ -504,7 +506,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
+        Kind::Fault(_) | Kind::OtherEra | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 
