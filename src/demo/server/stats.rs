@@ -20,8 +20,26 @@ pub struct ToolStats {
     pub started: u64,
     /// Calls that ended, cancelled ones included.
     pub finished: u64,
-    /// Calls that `notifications/cancelled` or the end of the session stopped.
+    /// Calls that were stopped: by `notifications/cancelled`, the end of the session, or in the modern era by the client
+    /// that left.
     pub cancelled: u64,
+}
+
+/// How a request of the modern era came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// Its header fields over HTTP.
+    pub headers: Vec<(String, String)>,
+    /// Its `params._meta` as JSON text.
+    pub meta: String,
+}
+
+impl Envelope {
+    /// A header field.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
 }
 
 /// What the server has seen so far.
@@ -67,6 +85,18 @@ pub struct Stats {
     pub last_call: Bytes,
     /// The `params` of the newest `initialize`.
     pub last_initialize: Bytes,
+    /// The newest request of the modern era for each method.
+    pub envelopes: BTreeMap<&'static str, Envelope>,
+    /// Requests of the modern era whose client left before their end.
+    pub disconnected: u64,
+    /// `input_required` results sent.
+    pub rounds: u64,
+    /// Requests of the modern era that were refused for what stands in their `_meta`, header fields or `requestState`.
+    pub refused: u64,
+    /// `subscriptions/listen` streams that are open.
+    pub listens: u64,
+    /// `subscriptions/listen` streams that were opened.
+    pub listens_opened: u64,
     /// `params.task`, `capabilities.tasks` or a `tasks/*` method has arrived.
     pub task_seen: bool,
     /// The tasks extension's name has arrived.
@@ -86,6 +116,12 @@ impl Stats {
     #[must_use]
     pub fn method(&self, name: &str) -> u64 {
         self.methods.get(name).copied().unwrap_or_default()
+    }
+
+    /// How the newest request of that method came in the modern era.
+    #[must_use]
+    pub fn envelope(&self, method: &str) -> Option<&Envelope> {
+        self.envelopes.get(method)
     }
 
     /// A header field of the newest HTTP request.
@@ -151,6 +187,11 @@ impl Stats {
             "lastBody": String::from_utf8_lossy(&self.last_body),
             "lastCall": String::from_utf8_lossy(&self.last_call),
             "lastInitialize": String::from_utf8_lossy(&self.last_initialize),
+            "disconnected": self.disconnected,
+            "rounds": self.rounds,
+            "refused": self.refused,
+            "listens": self.listens,
+            "listensOpened": self.listens_opened,
             "taskSeen": self.task_seen,
             "extensionSeen": self.extension_seen,
             "relatedTaskSeen": self.related_task_seen,
