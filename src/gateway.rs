@@ -10,17 +10,21 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
+mod eras;
 mod forward;
 mod handshake;
 mod held;
 mod inbound;
+mod ladder;
 mod listener;
+mod modern;
 mod params;
 pub mod relay;
 mod streams;
 mod tasks;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,6 +55,7 @@ use crate::upstream::Upstream;
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
 use forward::Manner;
+use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
 use rejection::{Fault, Kind, Rejection};
@@ -244,24 +249,33 @@ impl Gateway {
     ) -> Result<Answer, Rejection> {
         match message {
             Message::Request { id, method, params } => {
-                let method = Method::parse(&method);
+                let (method, name) = (Method::parse(&method), method);
                 *asked = Asked::Method(method);
                 let params = match params {
                     Some(params) => Params::read(params).map_err(|defect| Kind::Malformed(defect).answering(&id))?,
                     None => Params::default(),
                 };
-                let request = Request { id, method, params, body };
+                let request = Request { id, name, method, params, body };
                 self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
             }
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
                 *asked = Asked::Method(method);
                 self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+                let claims = params.map_or_else(Params::default, |params| Params::read(params).unwrap_or_default());
+                if ladder::of_notification(&claims, &call.version) == Era::Modern {
+                    // None is defined for clients on HTTP. A cancel above all is not obeyed: its id is anybody's guess.
+                    return Ok(Answer::Accepted);
+                }
                 let session = self.session(call)?;
                 Ok(self.notification(call, &session, method, params, body).await?)
             }
             Message::Response { id, outcome } => {
                 *asked = Asked::Answer;
+                // 2026-07-28 basic, "Responses": a client never sends one.
+                if call.version.is_modern() {
+                    return Err(Kind::Unusable("This protocol version has no responses of clients").into());
+                }
                 let session = self.session(call)?;
                 Ok(self.answer(call, &session, id, outcome, body).await?)
             }
@@ -275,6 +289,9 @@ impl Gateway {
             self.rates.admit_poll(tenant).await.map_err(over("polls"))?;
         } else {
             self.rates.check_request(tenant).map_err(over("requests"))?;
+        }
+        if ladder::of_request(request.method, &request.params, &call.version)? == Era::Modern {
+            return self.modern_request(call, request).await;
         }
         if request.method == Method::Initialize {
             return self.initialize(call, request).await;
@@ -298,7 +315,7 @@ impl Gateway {
 
     /// The call's session.
     fn session(&self, call: &Call) -> Result<Arc<Session>, Kind> {
-        if call.version == VersionHeader::Unknown {
+        if matches!(call.version, VersionHeader::Other(_)) {
             return Err(Kind::Unusable("The MCP-Protocol-Version header names no version that is served"));
         }
         let Some(token) = &call.session else {
@@ -389,6 +406,8 @@ impl Gateway {
 /// A request as it was read.
 struct Request<'a> {
     id: Id,
+    /// The method as it is written.
+    name: Cow<'a, str>,
     method: Method,
     params: Params<'a>,
     body: &'a Bytes,
@@ -457,7 +476,9 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::Malformed(_) => Some(RejectReason::Message),
         Kind::Unusable(_) => Some(RejectReason::Header),
         Kind::NoSession => Some(RejectReason::Session),
-        Kind::NotServed(_) | Kind::UnknownTool(_) => Some(RejectReason::Tool),
+        Kind::Envelope(_) | Kind::MissingCapability { .. } => Some(RejectReason::Message),
+        Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
+        Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
         Kind::NoTask(_) => Some(RejectReason::Task),
         Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {

@@ -1,6 +1,7 @@
 //! The protocol's vocabulary as far as a gateway must know it. Pure: no I/O, no time.
 
 pub mod capabilities;
+pub mod envelope;
 pub mod method;
 pub mod version;
 

@@ -146,6 +146,13 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// Any [`Error`]; nothing is left open then.
     async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error>;
 
+    /// Asks a server of the modern era what it is: sends `server/discover` with these `params` (JSON text), which carry the
+    /// claims. The key that comes back is not a session but stands for the server; it needs no closing.
+    ///
+    /// # Errors
+    /// Any [`Error`]; [`Error::Refused`] when it answered with a JSON-RPC error, as servers of the other era do.
+    async fn discover(&self, params: &str) -> Result<Opened, Error>;
+
     /// Sends a message on a session. Dropping the future or the reply sends no cancel; over HTTP it closes
     /// the connection, which some servers take for one.
     ///

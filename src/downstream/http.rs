@@ -63,8 +63,8 @@ pub struct Endpoints {
 enum Refusal {
     /// Nothing is served at that path.
     NoRoute,
-    /// A method other than the three.
-    Method,
+    /// A method that is not served; those that are.
+    Method(&'static str),
     /// Browser checks.
     Foreign(Foreign),
     /// Credentials.
@@ -131,6 +131,10 @@ impl Endpoints {
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
         let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
         *caller = Some(Arc::clone(&principal));
+        // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
+        if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
+            return Err(Refusal::Method("POST"));
+        }
         match parts.method {
             Method::POST => {
                 if !headers::is_json(&parts.headers) {
@@ -159,7 +163,7 @@ impl Endpoints {
                 let call = call_of(parts, route, principal, Bytes::new())?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
-            _ => Err(Refusal::Method),
+            _ => Err(Refusal::Method("POST, GET, DELETE")),
         }
     }
 
@@ -219,7 +223,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, principal: Arc<Principal>, bod
         route: Arc::clone(route),
         principal,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
-        version: headers::version(&parts.headers)?,
+        version: headers::version(&parts.headers),
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
@@ -259,7 +263,7 @@ impl Refusal {
     fn counts_as(&self) -> (Outcome, Option<RejectReason>) {
         let rejected = |reason| (Outcome::Rejected, Some(reason));
         match self {
-            Self::NoRoute | Self::Method => rejected(RejectReason::Route),
+            Self::NoRoute | Self::Method(_) => rejected(RejectReason::Route),
             Self::Foreign(Foreign::Origin) => rejected(RejectReason::Origin),
             Self::Foreign(Foreign::Host) => rejected(RejectReason::Host),
             Self::Credentials(_) => rejected(RejectReason::Credentials),
@@ -276,9 +280,9 @@ impl Refusal {
     fn into_response(self) -> Response<ResponseBody> {
         match self {
             Self::NoRoute => text(StatusCode::NOT_FOUND, "There is no MCP endpoint at this path\n"),
-            Self::Method => {
-                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only POST, GET and DELETE are served\n");
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+            Self::Method(allowed) => {
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This method is not served here\n");
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
                 response
             }
             Self::Foreign(Foreign::Origin) => text(StatusCode::FORBIDDEN, "This Origin is not allowed\n"),

@@ -33,7 +33,7 @@ impl Gateway {
         let capabilities = params.get("capabilities").unwrap_or("{}").to_owned();
         let client = ClientCapabilities::read(&capabilities).map_err(wrong("`capabilities` must be an object"))?;
         // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
-        let version = ProtocolVersion::parse(&requested).unwrap_or(ProtocolVersion::LATEST);
+        let version = ProtocolVersion::parse_legacy(&requested).unwrap_or(ProtocolVersion::LATEST_LEGACY);
         let offer = Offer { params: params.to_json(), capabilities, version };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.

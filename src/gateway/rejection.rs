@@ -2,12 +2,16 @@
 //!
 //! A rejection never shows internal addresses, credentials or arguments; what the log gets is its `source`.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Defect, ErrorObject, Id, code};
+use crate::mcp::envelope;
+use crate::mcp::version::ProtocolVersion;
 use crate::task::store::{Quota, StoreError};
 use crate::task::{Status, TaskId};
 use crate::upstream;
@@ -32,6 +36,21 @@ pub enum Kind {
     NoSession,
     /// The method, or this use of it, is not offered on this session.
     NotServed(&'static str),
+    /// The method does not exist in the modern era, or not on this server.
+    NoMethod,
+    /// The claims of a modern request are missing or malformed.
+    Envelope(envelope::Defect),
+    /// A header and the body disagree (2026-07-28 transports, "Server validation").
+    HeaderMismatch(Box<str>),
+    /// The client did not declare what this request needs (2026-07-28 basic, "Client capabilities").
+    MissingCapability {
+        /// What would do, as a `ClientCapabilities` object in JSON.
+        required: Cow<'static, str>,
+        /// What happened.
+        message: &'static str,
+    },
+    /// A version of the modern era that is not spoken here (2026-07-28 basic, "Version negotiation").
+    Version(Box<str>),
     /// The parameters are wrong; also unknown cursors.
     Params(&'static str),
     /// The task is unknown, somebody else's or expired: one answer, in the same words. The id is for the audit log.
@@ -200,7 +219,13 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.kind {
-            Kind::Malformed(_) | Kind::Unusable(_) => StatusCode::BAD_REQUEST,
+            Kind::Malformed(_)
+            | Kind::Unusable(_)
+            | Kind::Envelope(_)
+            | Kind::HeaderMismatch(_)
+            | Kind::MissingCapability { .. }
+            | Kind::Version(_) => StatusCode::BAD_REQUEST,
+            Kind::NoMethod => StatusCode::NOT_FOUND,
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             // No request was asked that could be answered with a message in a 200.
@@ -265,6 +290,31 @@ impl Kind {
                 ErrorObject::new(code::INVALID_REQUEST, "The session is unknown or has ended; initialize a new one.")
             }
             Self::NotServed(message) => ErrorObject::new(code::METHOD_NOT_FOUND, *message),
+            Self::NoMethod => ErrorObject::new(code::METHOD_NOT_FOUND, "Method not found"),
+            Self::Envelope(defect) => ErrorObject::new(code::INVALID_PARAMS, defect.to_string()),
+            Self::HeaderMismatch(what) => ErrorObject::new(code::HEADER_MISMATCH, &**what),
+            Self::MissingCapability { required, message } => {
+                #[derive(Serialize)]
+                #[serde(rename_all = "camelCase")]
+                struct Data<'a> {
+                    required_capabilities: &'a RawValue,
+                }
+                let error = ErrorObject::new(code::MISSING_CAPABILITY, *message);
+                match serde_json::from_str(required) {
+                    Ok(required_capabilities) => error.with_data(&Data { required_capabilities }),
+                    Err(_) => error,
+                }
+            }
+            Self::Version(requested) => {
+                #[derive(Serialize)]
+                struct Data<'a> {
+                    supported: [&'static str; 1],
+                    requested: &'a str,
+                }
+                let supported = [ProtocolVersion::LATEST_MODERN.as_str()];
+                ErrorObject::new(code::UNSUPPORTED_VERSION, "This protocol version is not served")
+                    .with_data(&Data { supported, requested })
+            }
             Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
             Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
             Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),

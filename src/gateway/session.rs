@@ -70,7 +70,7 @@ pub struct Session {
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
-    _counted: Counted,
+    _counted: Option<Counted>,
 }
 
 /// What goes on in a session at this moment.
@@ -212,6 +212,20 @@ impl CancelFlag {
 }
 
 impl Session {
+    fn new(number: SessionNumber, token: Arc<str>, terms: Terms, now: Timestamp, counted: Option<Counted>) -> Self {
+        Self {
+            number,
+            terms,
+            token,
+            ended: CancellationToken::new(),
+            exclusive: Arc::default(),
+            last_seen: AtomicU64::new(now.as_millis()),
+            open_streams: AtomicUsize::new(0),
+            live: Mutex::default(),
+            _counted: counted,
+        }
+    }
+
     /// What goes on in it. Held only for a few instructions.
     pub fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
@@ -333,6 +347,13 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A conversation that no client holds an id of: it is in no table, and lasts as long as whoever has it.
+    #[must_use]
+    pub fn unlisted(&self, terms: Terms, counted: Option<Counted>) -> Arc<Session> {
+        let number = Uuid::new_v4().as_u128();
+        Arc::new(Session::new(number, "".into(), terms, self.clock.now(), counted))
+    }
+
     /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.
     #[must_use]
     pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
@@ -423,17 +444,7 @@ impl Sessions {
 
     fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms, counted: Counted) -> Arc<Session> {
         let session = self.by_number.entry(number).or_insert_with(|| {
-            Arc::new(Session {
-                number,
-                terms,
-                token: Arc::clone(&token),
-                ended: CancellationToken::new(),
-                exclusive: Arc::default(),
-                last_seen: AtomicU64::new(self.clock.now().as_millis()),
-                open_streams: AtomicUsize::new(0),
-                live: Mutex::default(),
-                _counted: counted,
-            })
+            Arc::new(Session::new(number, Arc::clone(&token), terms, self.clock.now(), Some(counted)))
         });
         let session = Arc::clone(&session);
         self.by_token.insert(token, Arc::clone(&session));

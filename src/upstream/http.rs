@@ -32,6 +32,7 @@ const REFUSAL_LIMIT: usize = 64 * 1024;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -236,7 +237,7 @@ impl Http {
         match read.await {
             Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version }, result }),
             Err(error) => {
-                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST }).await;
+                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST_LEGACY }).await;
                 Err(error)
             }
         }
@@ -256,6 +257,21 @@ impl Upstream for Http {
         };
         let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
         tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?
+    }
+
+    async fn discover(&self, params: &str) -> Result<Opened, Error> {
+        let id = Id::number(0);
+        let body = jsonrpc::request(&id, "server/discover", Some(params));
+        let kind = Kind::Request { id: id.clone(), progress_token: None };
+        let headers = HeaderMap::from_iter([(METHOD, HeaderValue::from_static("server/discover"))]);
+        let session = SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN };
+        let asking = async {
+            let response = posted(None, self.post(Some(&session), Outgoing { kind, body, headers })?).await?;
+            handshake(reply_of(response)?, &id, self.config.max_message).await
+        };
+        let late = |_| Error::Protocol("it did not answer `server/discover` in time".into());
+        let result = tokio::time::timeout(HANDSHAKE_LIMIT, asking).await.map_err(late)??;
+        Ok(Opened { session, result })
     }
 
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {

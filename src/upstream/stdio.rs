@@ -188,6 +188,10 @@ impl Upstream for Stdio {
         }
     }
 
+    async fn discover(&self, _params: &str) -> Result<Opened, Error> {
+        Err(Error::Protocol("servers on pipes are not asked yet".into()))
+    }
+
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {
         self.child(session)?.conversation.send(message).await
     }
@@ -350,7 +354,7 @@ fn read_initialize(answer: &[u8]) -> Result<(ProtocolVersion, Box<str>), Failed>
     };
     let object = Object::parse(result).map_err(|defect| useless(format!("the result of `initialize`: {defect}")))?;
     let version = object.get("protocolVersion").and_then(string_value);
-    match version.as_deref().and_then(ProtocolVersion::parse) {
+    match version.as_deref().and_then(ProtocolVersion::parse_legacy) {
         Some(version) => Ok((version, result.into())),
         None => Err(useless("the server speaks no protocol version that is known".to_owned())),
     }

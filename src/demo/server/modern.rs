@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use http::HeaderMap;
 use serde_json::json;
 
-use crate::jsonrpc::{self, ErrorObject, Id, Message, Object};
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, code};
 use crate::mcp::version::ProtocolVersion;
 
 use super::Shared;
@@ -25,7 +25,7 @@ use super::stream::Stream;
 
 pub(super) use envelope::{Envelope, required};
 pub(super) use listen::{Listens, Registration};
-pub(super) use methods::{complete, label};
+pub(super) use methods::complete;
 pub(super) use mirror::mirrored;
 pub(super) use rounds::Rounds;
 pub(super) use state::States;
@@ -33,22 +33,12 @@ pub(super) use state::States;
 /// The protocol version of this era.
 pub(super) const VERSION: ProtocolVersion = ProtocolVersion::V2026_07_28;
 
-/// The error codes of this era (2026-07-28 basic, "Error Codes").
-pub(super) mod code {
-    /// A header field is missing, malformed or disagrees with the body.
-    pub(in super::super) const HEADER_MISMATCH: i64 = -32020;
-    /// The client did not declare what the request needs.
-    pub(in super::super) const MISSING_CAPABILITY: i64 = -32021;
-    /// The version is not spoken here.
-    pub(in super::super) const UNSUPPORTED_VERSION: i64 = -32022;
-}
-
 /// Whether a message is for this era: its body decides where both are spoken, and its header where the body is silent.
 pub(super) fn concerns(era: Era, message: Option<&Message<'_>>, header: Option<&str>) -> bool {
     match era {
         Era::Legacy => false,
         Era::Modern => true,
-        Era::Both => header.is_some_and(|version| version == VERSION.as_str()) || message.is_some_and(envelope::has_claim),
+        Era::Both => header.is_some_and(ProtocolVersion::is_modern_name) || message.is_some_and(envelope::has_claim),
     }
 }
 

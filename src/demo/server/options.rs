@@ -10,7 +10,7 @@ use crate::mcp::version::ProtocolVersion;
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// The newest protocol version that is spoken; older ones are negotiated
-    #[arg(long, value_parser = version, default_value_t = ProtocolVersion::LATEST)]
+    #[arg(long, value_parser = version, default_value_t = ProtocolVersion::LATEST_LEGACY)]
     pub version: ProtocolVersion,
     /// Answer every request with server-sent events
     #[arg(long, conflicts_with = "always_json")]
@@ -59,7 +59,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            version: ProtocolVersion::LATEST,
+            version: ProtocolVersion::LATEST_LEGACY,
             always_sse: false,
             always_json: false,
             stateless: false,
@@ -112,9 +112,8 @@ impl TaskSupport {
 }
 
 fn version(text: &str) -> Result<ProtocolVersion, String> {
-    ProtocolVersion::parse(text).filter(|version| version.has_sessions()).ok_or_else(|| {
-        let legacy = ProtocolVersion::ALL.iter().filter(|version| version.has_sessions());
-        let known: Vec<&str> = legacy.map(|version| version.as_str()).collect();
+    ProtocolVersion::parse_legacy(text).ok_or_else(|| {
+        let known: Vec<&str> = ProtocolVersion::LEGACY.iter().map(|version| version.as_str()).collect();
         format!("not one of {}", known.join(", "))
     })
 }

@@ -19,6 +19,10 @@ impl Upstream for Nowhere {
         Err(Error::SessionGone)
     }
 
+    async fn discover(&self, _: &str) -> Result<Opened, Error> {
+        Err(Error::SessionGone)
+    }
+
     async fn send(&self, _: &SessionKey, _: Outgoing) -> Result<Reply, Error> {
         Err(Error::SessionGone)
     }
@@ -121,7 +125,7 @@ async fn there_is_room_for_so_many_and_no_more() {
     sessions.end(&first);
     assert!(sessions.reserve().is_ok());
     let long = Terms {
-        upstream: SessionKey { id: Some("x".repeat(4096).into()), version: ProtocolVersion::LATEST },
+        upstream: SessionKey { id: Some("x".repeat(4096).into()), version: ProtocolVersion::LATEST_LEGACY },
         ..terms(&here)
     };
     let room = sessions.reserve().expect("there is room");

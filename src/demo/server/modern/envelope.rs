@@ -4,15 +4,11 @@ use serde_json::{Value, json};
 
 use crate::jsonrpc::{ErrorObject, Message, Object, code, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::envelope::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION};
 
 use super::super::call::LEVELS;
 use super::super::protocol::shorten;
-use super::{code as modern_code, unsupported};
-
-const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+use super::unsupported;
 
 /// The reserved keys of a request.
 #[derive(Debug)]
@@ -81,6 +77,6 @@ pub(in super::super) fn required(method: &str, params: &str) -> ErrorObject {
         "sampling/createMessage" => json!({"sampling": {}}),
         _ => json!({"roots": {}}),
     };
-    ErrorObject::new(modern_code::MISSING_CAPABILITY, format!("the client does not offer {method}"))
+    ErrorObject::new(code::MISSING_CAPABILITY, format!("the client does not offer {method}"))
         .with_data(&json!({"requiredCapabilities": capability}))
 }

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Map, Value, json};
 
 use crate::jsonrpc::{self, ErrorObject, Id, Object, code, raw_string, string_value};
+use crate::mcp::envelope::SUBSCRIPTION_ID;
 
 use super::super::protocol::GREETING;
 use super::super::session::Session;
 use super::super::stream::Stream;
-
-const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// A stream that is open.
 struct Listen {
@@ -24,7 +23,7 @@ struct Listen {
 
 impl Listen {
     fn meta(&self) -> String {
-        format!("{{{}:{}}}", raw_string(SUBSCRIPTION), self.id.as_json())
+        format!("{{{}:{}}}", raw_string(SUBSCRIPTION_ID), self.id.as_json())
     }
 
     fn push(&self, method: &str, params: &mut Object<'_>) {

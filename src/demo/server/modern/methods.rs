@@ -3,20 +3,11 @@
 use serde_json::json;
 
 use crate::jsonrpc::{ErrorObject, Object, code};
-use crate::mcp::method::Method;
+use crate::mcp::envelope::SERVER_INFO;
 
 use super::super::Shared;
 use super::super::protocol::{self, shorten};
 use super::VERSION;
-
-/// The method's name if it is one that is counted.
-pub(in super::super) fn label(method: &str) -> &'static str {
-    match method {
-        "server/discover" => "server/discover",
-        "subscriptions/listen" => "subscriptions/listen",
-        _ => Method::parse(method).as_str(),
-    }
-}
 
 /// Whether a method exists here.
 ///
@@ -34,12 +25,11 @@ pub(super) fn check(method: &str) -> Result<(), ErrorObject> {
 pub(super) fn answer(shared: &Shared, method: &str, params: &Object<'_>) -> Result<String, ErrorObject> {
     let result = match method {
         "server/discover" => Ok(discover()),
-        "resources/read" => protocol::read_resource(params).map_err(|error| match error.code {
-            // 2026-07-28 resources, "Error Handling": there is no code of its own any more.
+        // 2026-07-28 resources, "Error Handling": there is no code of its own any more.
+        _ => protocol::answer_in_any_era(shared, method, params, VERSION).map_err(|error| match error.code {
             -32002 => ErrorObject { code: code::INVALID_PARAMS, ..error },
             _ => error,
         }),
-        _ => protocol::answer_modern(shared, method, params),
     }?;
     let mut result = Object::parse(&result).unwrap_or_default();
     // 2026-07-28 caching: required on these, and on no other result.
@@ -63,7 +53,7 @@ fn discover() -> String {
 pub(in super::super) fn complete(result: &str) -> String {
     let mut all = Object::parse(result).unwrap_or_default();
     let mut meta = Object::parse(all.get("_meta").unwrap_or("{}")).unwrap_or_default();
-    meta.set("io.modelcontextprotocol/serverInfo", protocol::server_info().to_string());
+    meta.set(SERVER_INFO, protocol::server_info().to_string());
     let meta = meta.to_json();
     if all.get("resultType").is_none() {
         all.set("resultType", "\"complete\"");

@@ -7,9 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::jsonrpc::{ErrorObject, Object, string_value};
-
-use super::code;
+use crate::jsonrpc::{ErrorObject, Object, code, string_value};
 
 /// The arguments of a tool that are repeated: the path to each, with dots, and the name after `Mcp-Param-`.
 pub(in super::super) fn mirrored(tool: &str) -> &'static [(&'static str, &'static str)] {
