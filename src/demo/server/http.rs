@@ -96,7 +96,8 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let answered = if method == Method::POST {
         post(&shared, request).await
     } else if modern::concerns(&shared, request.headers(), None) {
-        Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, code::INVALID_REQUEST, "only POST is offered").allowing("POST"))
+        Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, code::INVALID_REQUEST, "only POST is offered")
+            .allowing("POST"))
     } else if method == Method::GET && !shared.options.stateless {
         get(&shared, &request)
     } else if method == Method::DELETE && !shared.options.stateless {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::jsonrpc::{Id, Object};
+use crate::mcp::envelope::CLIENT_CAPABILITIES;
 use crate::mcp::{RELATED_TASK, TASKS_EXTENSION};
 
 /// How many cancelled ids and session ids are remembered.
@@ -141,7 +142,8 @@ impl Stats {
         let of_client = params.get("capabilities").and_then(|text| Object::parse(text).ok());
         self.task_seen |= method.starts_with("tasks/")
             || params.get("task").is_some()
-            || of_client.is_some_and(|all| all.get("tasks").is_some());
+            || of_client.is_some_and(|all| all.get("tasks").is_some())
+            || claims_tasks(params);
         match method {
             "tools/call" => self.last_call = copy(params.to_json().as_bytes()),
             "initialize" => self.last_initialize = copy(params.to_json().as_bytes()),
@@ -197,6 +199,13 @@ impl Stats {
             "relatedTaskSeen": self.related_task_seen,
         })
     }
+}
+
+/// Whether the capabilities in `_meta` have the tasks of the legacy era.
+fn claims_tasks(params: &Object<'_>) -> bool {
+    let meta = Object::parse(params.get("_meta").unwrap_or("{}")).unwrap_or_default();
+    let client = Object::parse(meta.get(CLIENT_CAPABILITIES).unwrap_or("{}")).unwrap_or_default();
+    client.get("tasks").is_some()
 }
 
 fn copy(bytes: &[u8]) -> Bytes {

@@ -79,8 +79,10 @@ async fn read(shared: &Arc<Shared>, stream: &Arc<Stream>, mut input: impl AsyncB
             requests.take(shared, &message, stream);
             continue;
         }
-        // A message without a claim may be about a request that had one.
-        requests.cancel(&message);
+        // A notification without a claim may be about a request that had one.
+        if requests.cancel(&message) {
+            continue;
+        }
         match &session {
             None => session = first(shared, message, stream),
             Some(session) => protocol::take(session, message, stream),

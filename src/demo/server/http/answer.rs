@@ -63,8 +63,8 @@ impl Refusal {
     }
 
     /// With other methods that are allowed.
-    pub(super) const fn allowing(self, allow: &'static str) -> Self {
-        Self { status: self.status, code: self.code, message: self.message, allow }
+    pub(super) fn allowing(self, allow: &'static str) -> Self {
+        Self { allow, ..self }
     }
 
     pub(super) fn bad_request(message: &str) -> Self {

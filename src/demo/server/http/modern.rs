@@ -28,8 +28,7 @@ pub(super) async fn post(
     headers: &HeaderMap,
     parsed: Result<Message<'_>, Defect>,
 ) -> Result<Reply, Refusal> {
-    let message = parsed
-        .map_err(|defect| Refusal::new(StatusCode::BAD_REQUEST, defect.code(), defect.to_string()))?;
+    let message = parsed.map_err(|defect| Refusal::new(StatusCode::BAD_REQUEST, defect.code(), defect.to_string()))?;
     match &message {
         Message::Request { id, method, params } => {
             let method_label = Method::parse(method).as_str();
@@ -81,6 +80,9 @@ async fn reply(served: Served, broken: Option<super::Fault>) -> Reply {
     let mut leaving = Leaving { session: Arc::clone(&session), stream: Arc::clone(&stream), registration, means: true };
     // What the server breaks itself is not the client's leaving.
     leaving.means = broken.is_none();
+    if leaving.registration.is_some() && leaving.means {
+        return Reply::Events(answer::Events::of_call(&session, &stream, None).watched(leaving));
+    }
     match answer::to_requests(session, stream, false, broken).await {
         Reply::Events(events) => Reply::Events(events.watched(leaving)),
         Reply::Json { session: None, body } => match Message::parse(&body) {
@@ -111,8 +113,7 @@ fn status(error: &str, otherwise: StatusCode) -> StatusCode {
 pub(super) struct Leaving {
     session: Arc<Session>,
     stream: Arc<Stream>,
-    /// Ends with the request.
-    #[expect(dead_code, reason = "it is held, and does its work when it is dropped")]
+    /// What ends with the request.
     registration: Option<Registration>,
     means: bool,
 }

@@ -35,8 +35,7 @@ impl Envelope {
                 _ => invalid(format!("`params._meta` lacks {PROTOCOL_VERSION}")),
             });
         };
-        let version =
-            string_value(version).ok_or_else(|| invalid(format!("{PROTOCOL_VERSION} must be a string")))?;
+        let version = string_value(version).ok_or_else(|| invalid(format!("{PROTOCOL_VERSION} must be a string")))?;
         let client = meta.get(CLIENT_CAPABILITIES).map(ClientCapabilities::read);
         let client = client
             .and_then(Result::ok)
@@ -57,7 +56,7 @@ impl Envelope {
 
 fn is_implementation(json: &str) -> bool {
     let info: Value = serde_json::from_str(json).unwrap_or_default();
-    info["name"].is_string() && info["version"].is_string()
+    ["name", "version"].iter().all(|member| info.get(member).is_some_and(Value::is_string))
 }
 
 /// Whether a message names a protocol version in its body.

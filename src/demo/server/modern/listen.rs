@@ -34,9 +34,10 @@ impl Listen {
     fn wants(&self, method: &str, params: &Object<'_>) -> bool {
         match method {
             "notifications/tools/list_changed" => self.tools,
-            "notifications/resources/updated" => {
-                params.get("uri").and_then(string_value).is_some_and(|uri| self.uris.iter().any(|wanted| *wanted == uri))
-            }
+            "notifications/resources/updated" => params
+                .get("uri")
+                .and_then(string_value)
+                .is_some_and(|uri| self.uris.iter().any(|wanted| *wanted == uri)),
             _ => false,
         }
     }
@@ -50,9 +51,8 @@ impl Listen {
             }
             let result = format!("{{\"resultType\":\"complete\",\"_meta\":{}}}", self.meta());
             self.stream.settle(Some(jsonrpc::response(&self.id, &result)));
-        } else {
-            self.session.ended.cancel();
         }
+        self.session.ended.cancel();
     }
 }
 
@@ -130,6 +130,13 @@ impl Listens {
 
 /// Takes a stream off the list when it is over.
 pub(in super::super) struct Registration(Arc<Listen>);
+
+impl Registration {
+    /// Whether the server has ended it.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.0.session.ended.is_cancelled()
+    }
+}
 
 impl Drop for Registration {
     fn drop(&mut self) {

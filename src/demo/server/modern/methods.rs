@@ -15,8 +15,15 @@ use super::VERSION;
 /// When it was removed, never existed, or belongs to a capability that is not offered.
 pub(super) fn check(method: &str) -> Result<(), ErrorObject> {
     match method {
-        "server/discover" | "subscriptions/listen" | "tools/list" | "tools/call" | "resources/list"
-        | "resources/templates/list" | "resources/read" | "prompts/list" | "prompts/get" => Ok(()),
+        "server/discover"
+        | "subscriptions/listen"
+        | "tools/list"
+        | "tools/call"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "prompts/list"
+        | "prompts/get" => Ok(()),
         _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("Method not found: {}", shorten(method)))),
     }
 }

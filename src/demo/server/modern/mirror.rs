@@ -18,12 +18,7 @@ pub(in super::super) fn mirrored(tool: &str) -> &'static [(&'static str, &'stati
 }
 
 /// Checks the fields that every request has.
-pub(super) fn check(
-    headers: &HeaderMap,
-    method: &str,
-    params: &Object<'_>,
-    version: &str,
-) -> Result<(), ErrorObject> {
+pub(super) fn check(headers: &HeaderMap, method: &str, params: &Object<'_>, version: &str) -> Result<(), ErrorObject> {
     agree("MCP-Protocol-Version", one(headers, "MCP-Protocol-Version")?, Some(version))?;
     agree("Mcp-Method", one(headers, "Mcp-Method")?, Some(method))?;
     let named = match method {

@@ -30,13 +30,16 @@ impl Requests {
         }
         match message {
             Message::Request { id, method, params } => {
-                let served = protocol::read_params(*params).and_then(|params| self.serve(shared, (id, method), &params, pipe));
+                let served =
+                    protocol::read_params(*params).and_then(|params| self.serve(shared, (id, method), &params, pipe));
                 if let Err(error) = served {
                     shared.note(|stats| stats.refused += 1);
                     pipe.settle(Some(jsonrpc::error_response(Some(id), &error)));
                 }
             }
-            Message::Notification { .. } => self.cancel(message),
+            Message::Notification { .. } => {
+                self.cancel(message);
+            }
             // Nothing was asked.
             Message::Response { .. } => shared.note(|stats| stats.stray_answers += 1),
         }
@@ -49,15 +52,14 @@ impl Requests {
         params: &Object<'_>,
         pipe: &Arc<Stream>,
     ) -> Result<(), ErrorObject> {
-        let envelope = stats::Envelope {
-            headers: Vec::new(),
-            meta: params.get("_meta").unwrap_or_default().to_owned(),
-        };
+        let envelope =
+            stats::Envelope { headers: Vec::new(), meta: params.get("_meta").unwrap_or_default().to_owned() };
         shared.note(|stats| {
             stats.note_request(method, params);
             stats.envelopes.insert(Method::parse(method).as_str(), envelope);
         });
         self.running.retain(|_, session| session.strong_count() > 0);
+        self.listening.retain(|_, registration| !registration.is_over());
         if self.running.contains_key(id) || self.listening.contains_key(id) {
             return Err(ErrorObject::new(code::INVALID_REQUEST, "a request with this id is running"));
         }
@@ -71,17 +73,18 @@ impl Requests {
         Ok(())
     }
 
-    /// Cancels what `notifications/cancelled` names, if it runs.
-    pub(super) fn cancel(&mut self, message: &Message<'_>) {
-        let Message::Notification { method, params } = message else { return };
+    /// Cancels what a `notifications/cancelled` names, and tells whether that was one of these requests.
+    pub(super) fn cancel(&mut self, message: &Message<'_>) -> bool {
+        let Message::Notification { method, params } = message else { return false };
         let params = Object::parse_optional(*params).unwrap_or_default();
-        let Some(Ok(id)) = params.get("requestId").map(Id::from_json) else { return };
+        let Some(Ok(id)) = params.get("requestId").map(Id::from_json) else { return false };
         if Method::parse(method) != Method::Cancelled {
-            return;
+            return false;
         }
-        if let Some(session) = self.running.remove(&id).and_then(|session| session.upgrade()) {
+        let ran = self.running.remove(&id).and_then(|session| session.upgrade());
+        if let Some(session) = &ran {
             session.cancel(&id);
         }
-        self.listening.remove(&id);
+        self.listening.remove(&id).is_some() || ran.is_some()
     }
 }

@@ -234,7 +234,7 @@ async fn tools_are_listed_in_pages() {
         }
     }
     assert_eq!((pages, names.len()), (4, super::super::tools::TOOLS.len()));
-    for bad in ["0", "18", "x", "-1"] {
+    for bad in ["0", "20", "x", "-1"] {
         let answer = peer.request(json!(9), "tools/list", json!({"cursor": bad})).await.messages().await;
         assert_eq!(answer[0]["error"]["code"], -32602, "{bad}");
     }
