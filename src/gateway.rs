@@ -10,8 +10,11 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
-mod eras;
+mod bridge;
+pub mod eras;
+mod exchange;
 mod forward;
+mod front;
 mod handshake;
 mod held;
 mod inbound;
@@ -19,6 +22,7 @@ mod ladder;
 mod listener;
 mod modern;
 mod params;
+pub mod pool;
 pub mod relay;
 mod streams;
 mod tasks;
@@ -58,6 +62,7 @@ use forward::Manner;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
+use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
 
@@ -73,8 +78,14 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
+    /// How its sessions are shared by clients that have none.
+    pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.
@@ -145,6 +156,7 @@ pub struct Parts {
 pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
+    pool: Pool,
     deliveries: Arc<Deliveries>,
     sealer: Arc<Sealer>,
     rates: Rates,
@@ -183,6 +195,7 @@ impl Gateway {
         Arc::new(Self {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
+            pool: Pool::default(),
             deliveries,
             sealer,
             rates: parts.rates,
@@ -353,6 +366,8 @@ impl Gateway {
             routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
+            self.sessions.all().iter().for_each(|session| session.bridge.tidy());
+            self.reap_pool();
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -374,6 +389,8 @@ impl Gateway {
             }
         });
         futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
+        let pooled = self.pool.take_all().into_iter().map(Pooled::close_last);
+        futures_util::stream::iter(pooled).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -381,7 +398,11 @@ impl Gateway {
     }
 
     fn mint(&self) -> Id {
-        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+        Id::number(self.mint_number())
+    }
+
+    fn mint_number(&self) -> u64 {
+        self.minted.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether an id or a progress token, as JSON text, is a held call's.
@@ -485,7 +506,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } => None,
+        Kind::Fault(_) | Kind::OtherEra | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

@@ -75,8 +75,13 @@ pub enum Kind {
         /// When the next one is admitted.
         retry_after: Duration,
     },
+    /// The upstream refused a modern request unread, since it speaks the other era now. Never told: the request is sent
+    /// once more, in translation.
+    OtherEra,
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
+    /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
+    UpstreamNoMethod(Box<str>),
     /// The upstream's own JSON-RPC error, unchanged.
     Upstream {
         /// The status it came with.
@@ -166,7 +171,9 @@ impl From<&upstream::Error> for Fault {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
             upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
-            upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
+            upstream::Error::Protocol(_) | upstream::Error::Status(_) | upstream::Error::Refused { .. } => {
+                Self::UpstreamProtocol
+            }
         }
     }
 }
@@ -225,7 +232,7 @@ impl Rejection {
             | Kind::HeaderMismatch(_)
             | Kind::MissingCapability { .. }
             | Kind::Version(_) => StatusCode::BAD_REQUEST,
-            Kind::NoMethod => StatusCode::NOT_FOUND,
+            Kind::NoMethod | Kind::UpstreamNoMethod(_) => StatusCode::NOT_FOUND,
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             // No request was asked that could be answered with a message in a 200.
@@ -239,6 +246,7 @@ impl Rejection {
             | Kind::Params(_)
             | Kind::Cancelled(_)
             | Kind::Quota { .. }
+            | Kind::OtherEra
             | Kind::Fault(_) => StatusCode::OK,
         }
     }
@@ -246,7 +254,7 @@ impl Rejection {
     /// Whether the upstream itself answered with this error.
     #[must_use]
     pub fn is_upstreams_own(&self) -> bool {
-        matches!(self.kind, Kind::Upstream { .. })
+        matches!(self.kind, Kind::Upstream { .. } | Kind::UpstreamNoMethod(_))
     }
 
     /// What `Retry-After` says, if the status calls for it.
@@ -258,7 +266,7 @@ impl Rejection {
     /// The response message.
     #[must_use]
     pub fn to_message(&self) -> bytes::Bytes {
-        if let Kind::Upstream { error, .. } = &self.kind {
+        if let Kind::Upstream { error, .. } | Kind::UpstreamNoMethod(error) = &self.kind {
             return jsonrpc::raw_error_response(self.id.as_ref(), error);
         }
         jsonrpc::error_response(self.id.as_ref(), &self.kind.to_error())
@@ -339,8 +347,11 @@ impl Kind {
                     retry_after_ms: millis(retry_after),
                 })
             }
+            Self::OtherEra => Fault::UpstreamUnreachable.to_error(),
             Self::Fault(fault) => fault.to_error(),
-            Self::Upstream { .. } => ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message()),
+            Self::Upstream { .. } | Self::UpstreamNoMethod(_) => {
+                ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message())
+            }
         }
     }
 }
