@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
 use crate::gateway::eras::{self, Eras};
+use crate::gateway::pool::SessionPolicy;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
@@ -229,6 +230,7 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         upstream,
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
         eras: Eras::new(eras::Setting::Auto),
+        sessions: SessionPolicy::Auto,
         tools: route.tools.clone(),
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),

@@ -12,6 +12,7 @@ pub mod session;
 mod batch;
 pub mod eras;
 mod forward;
+mod front;
 mod handshake;
 mod held;
 mod inbound;
@@ -19,6 +20,7 @@ mod ladder;
 mod listener;
 mod modern;
 mod params;
+pub mod pool;
 pub mod relay;
 mod streams;
 mod tasks;
@@ -58,6 +60,7 @@ use forward::Manner;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
+use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
 
@@ -77,6 +80,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// How its sessions are shared by clients that have none.
+    pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.
@@ -147,6 +152,7 @@ pub struct Parts {
 pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
+    pool: Pool,
     deliveries: Arc<Deliveries>,
     sealer: Arc<Sealer>,
     rates: Rates,
@@ -185,6 +191,7 @@ impl Gateway {
         Arc::new(Self {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
+            pool: Pool::default(),
             deliveries,
             sealer,
             rates: parts.rates,
@@ -355,6 +362,7 @@ impl Gateway {
             routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
+            self.reap_pool();
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -376,6 +384,8 @@ impl Gateway {
             }
         });
         futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
+        let pooled = self.pool.take_all().into_iter().map(Pooled::close_last);
+        futures_util::stream::iter(pooled).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -487,7 +497,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } => None,
+        Kind::Fault(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

@@ -31,6 +31,14 @@ pub struct SessionKey {
     pub version: ProtocolVersion,
 }
 
+impl SessionKey {
+    /// Whether a notification stops a request there; else only the end of its connection does.
+    #[must_use]
+    pub fn is_told_of_cancels(&self) -> bool {
+        self.version.has_sessions() || self.id.is_some()
+    }
+}
+
 /// A session that was opened.
 #[derive(Debug)]
 pub struct Opened {

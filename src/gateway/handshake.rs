@@ -6,6 +6,7 @@ use http::HeaderMap;
 
 use crate::jsonrpc::{self, Object, raw_string, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
+use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
 
@@ -83,14 +84,23 @@ fn refusal(no_room: &NoRoom) -> Kind {
     }
 }
 
-/// What the client asked for.
-struct Offer {
+/// What the client asked for, or the gateway itself.
+pub(super) struct Offer {
     params: String,
     capabilities: String,
     version: ProtocolVersion,
 }
 
 impl Offer {
+    /// The gateway's own, for sessions that serve requests of many clients: their names don't tell whose it is.
+    pub(super) fn of_gateway(profile: ClientCapabilities) -> Self {
+        let (capabilities, version) = (profile.to_json(), ProtocolVersion::LATEST_LEGACY);
+        let params = format!(
+            "{{\"protocolVersion\":\"{version}\",\"capabilities\":{capabilities},\"clientInfo\":{GATEWAY_INFO}}}"
+        );
+        Self { params, capabilities, version }
+    }
+
     /// `params` for the upstream, at a version: what that version can't carry is left out.
     fn at(&self, version: ProtocolVersion) -> Option<(String, String)> {
         let capabilities = for_upstream(&self.capabilities, version).ok()?;
@@ -102,7 +112,7 @@ impl Offer {
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
 /// that it may misread (a client that takes only URLs looks like one that takes forms): it is asked once more.
-async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
+pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
     let unusable = || Kind::Params("`params` must be an object");
     let (params, told) = offer.at(offer.version).ok_or_else(unusable)?;
     let opened = route.upstream.open(&params, headers.clone()).await.map_err(of_opening)?;

@@ -57,7 +57,8 @@ impl Gateway {
     /// Stops listening when no stream and no unfinished task needs it.
     pub(super) fn listen_no_more(session: &Session) {
         let mut live = session.live();
-        if live.streams.is_empty() && live.unfinished == 0 {
+        // One without a client is listened to for as long as it lasts.
+        if live.streams.is_empty() && live.unfinished == 0 && !session.is_unlisted() {
             live.listener.take().iter().for_each(CancellationToken::cancel);
         }
     }

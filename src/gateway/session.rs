@@ -231,6 +231,18 @@ impl Session {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no client holds an id of it (see [`Sessions::unlisted`]).
+    #[must_use]
+    pub fn is_unlisted(&self) -> bool {
+        self.token.is_empty()
+    }
+
+    /// Ends a session that is in no table: nothing is read for it any more.
+    pub fn end_unlisted(&self) {
+        self.ended.cancel();
+        self.live().listener.take().iter().for_each(CancellationToken::cancel);
+    }
+
     /// Notes that the client is there.
     pub fn touch(&self, now: Timestamp) {
         self.last_seen.fetch_max(now.as_millis(), Ordering::Relaxed);
@@ -377,6 +389,11 @@ impl Sessions {
 
     /// Ends a session: its streams close, its id is unknown from now on. Says whether this call ended it.
     pub fn end(&self, session: &Session) -> bool {
+        if session.is_unlisted() {
+            // Whoever has it ends it upstream, when they let go of it.
+            session.end_unlisted();
+            return false;
+        }
         if self.by_number.remove(&session.number).is_none() {
             return false;
         }
@@ -407,6 +424,12 @@ impl Sessions {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.by_number.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// After how long without use a session is ended.
+    #[must_use]
+    pub fn idle_limit(&self) -> Duration {
+        self.config.idle
     }
 
     /// How often to look for idle ones.

@@ -138,6 +138,7 @@ impl Gateway {
             registration: Registration::Stream(session.open_stream(self.clock), route.metrics.stream()),
             places: None,
             cancels: None,
+            is_stateless: false,
         };
         Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
     }

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use super::*;
 use crate::gateway::eras::{Eras, Setting};
 use crate::gateway::policy::ToolPolicy;
+use crate::gateway::pool::SessionPolicy;
 use crate::metrics::Metrics;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
@@ -48,6 +49,7 @@ fn route(name: &str) -> Route {
         eras: Eras::new(Setting::Auto),
         tools: ToolPolicy::default(),
         max_message: 1024,
+        sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),
     }
 }
