@@ -23,6 +23,7 @@ mod params;
 pub mod pool;
 pub mod relay;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tools;
 
@@ -63,6 +64,7 @@ use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+use subscriptions::Subscriptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -154,6 +156,7 @@ pub struct Gateway {
     ledger: Ledger,
     pool: Pool,
     deliveries: Arc<Deliveries>,
+    subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
@@ -193,6 +196,7 @@ impl Gateway {
             sessions,
             pool: Pool::default(),
             deliveries,
+            subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
             limits: parts.limits,

@@ -131,7 +131,8 @@ impl Drop for Open {
         let Some(gateway) = self.gateway.upgrade().filter(|_| self.key.id.is_some() && !self.ended_by_server) else {
             return;
         };
-        let params = format!("{{\"requestId\":{},\"reason\":{}}}", self.id.as_json(), raw_string("nobody listens any more"));
+        let params =
+            format!("{{\"requestId\":{},\"reason\":{}}}", self.id.as_json(), raw_string("nobody listens any more"));
         let body = jsonrpc::notification("notifications/cancelled", Some(&params));
         let (route, key) = (Arc::clone(&self.route), self.key.clone());
         gateway.jobs.spawn("hang up", async move {
