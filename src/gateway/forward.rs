@@ -21,6 +21,7 @@ use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
+use super::eras::Side;
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, OpenStream, Plain, Session};
@@ -66,6 +67,10 @@ impl Gateway {
         request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
+        if session.terms.is_bridged() {
+            // Boxed, since every call would have room for it.
+            return Box::pin(self.bridged_request(call, session, request, manner)).await;
+        }
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -177,6 +182,12 @@ impl Gateway {
             route.metrics.upstream_request(outcome_of(&sent));
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
+            }
+            if let Err(error) = &sent
+                && !session.terms.upstream.version.has_sessions()
+                && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
+            {
+                return Err(Kind::OtherEra);
             }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))

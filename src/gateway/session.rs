@@ -25,7 +25,7 @@ use crate::task::{Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
-use super::Route;
+use super::{Route, bridge};
 
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
@@ -67,6 +67,8 @@ pub struct Session {
     pub ended: CancellationToken,
     /// Shared by calls, alone for those of exclusive tools.
     pub exclusive: Arc<RwLock<()>>,
+    /// What is kept here because the server keeps nothing.
+    pub(super) bridge: bridge::State,
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
@@ -78,8 +80,8 @@ pub struct Session {
 pub struct Live {
     /// Plain calls in flight and those that wait for their place.
     pub plain: Vec<Plain>,
-    /// Held calls that the upstream has seen.
-    pub held: HashMap<TaskId, Held>,
+    /// Calls that the upstream has seen and that messages are told apart for, by their ids upstream.
+    pub held: HashMap<Id, Held>,
     /// Unfinished tasks, those in the queue included.
     pub unfinished: usize,
     /// Blocked `tasks/result` requests.
@@ -96,7 +98,7 @@ impl Live {
     /// The tasks whose calls are held here, with their owners.
     #[must_use]
     pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
-        self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
+        self.held.values().filter_map(|held| held.task.clone()).collect()
     }
 }
 
@@ -114,8 +116,8 @@ pub struct Plain {
 /// A held call as the session knows it.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Whose task it is.
-    pub owner: Arc<Owner>,
+    /// The task that it is held for, and whose that is.
+    pub task: Option<(TaskId, Arc<Owner>)>,
     /// Its progress token upstream, as JSON text; the same as its request id.
     pub token: Box<str>,
     /// Takes messages for it that arrive elsewhere than on its own stream.
@@ -219,6 +221,7 @@ impl Session {
             token,
             ended: CancellationToken::new(),
             exclusive: Arc::default(),
+            bridge: bridge::State::default(),
             last_seen: AtomicU64::new(now.as_millis()),
             open_streams: AtomicUsize::new(0),
             live: Mutex::default(),
