@@ -126,7 +126,8 @@ impl Gateway {
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
         let body = EventStream::new(receiver, Vec::new(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
-        let teller = Teller { id: request.id.clone(), stream, source, watched, honoured, _held: held };
+        let sending = Sending { id: request.id.clone(), stream };
+        let teller = Teller { sending, source, watched, honoured, _held: held };
         let gateway = Arc::clone(self);
         self.jobs.spawn("subscription", async move { teller.run(&gateway).await });
         Ok(Answer::Events(body.boxed_unsync()))
@@ -188,17 +189,22 @@ impl Source {
 
 /// Tells one client.
 struct Teller {
-    id: Id,
-    stream: Stream,
+    sending: Sending,
     source: Source,
     watched: Option<Watched>,
     honoured: Filter,
     _held: (Admitted, Counted),
 }
 
+/// The stream, and the id that everything on it names.
+struct Sending {
+    id: Id,
+    stream: Stream,
+}
+
 impl Teller {
     async fn run(mut self, gateway: &Arc<Gateway>) {
-        let gone = self.stream.events.clone();
+        let gone = self.sending.stream.events.clone();
         let is_over = tokio::select! {
             biased;
             () = gone.closed() => false,
@@ -206,18 +212,14 @@ impl Teller {
             is_over = self.tell(gateway) => is_over,
         };
         if is_over {
-            // 2026-07-28 subscriptions, "Graceful Closure".
-            let result =
-                format!("{{\"resultType\":\"complete\",\"_meta\":{{\"{SUBSCRIPTION_ID}\":{}}}}}", self.id.as_json());
-            let last = sse::write_event(None, &jsonrpc::response(&self.id, &result));
-            drop(tokio::time::timeout(LAST_EVENT, self.stream.send(last)).await);
+            drop(tokio::time::timeout(LAST_EVENT, self.sending.finish()).await);
         }
     }
 
     /// Tells what there is to tell; says whether the stream is to be ended as one that is over.
     async fn tell(&mut self, gateway: &Arc<Gateway>) -> bool {
         let acknowledged = format!("{{\"notifications\":{}}}", self.honoured.to_json());
-        if !self.send(Method::Acknowledged.as_str(), Some(&acknowledged)).await {
+        if !self.sending.send(Method::Acknowledged.as_str(), Some(&acknowledged)).await {
             return false;
         }
         // Nothing will ever be told.
@@ -231,18 +233,29 @@ impl Teller {
                     None => return true,
                 },
                 // What changed in the time of one write is told once.
-                task = next_task(&mut self.watched, &gateway.ledger) => (Method::TasksNotification.as_str().into(), Some(task)),
+                task = next_task(&mut self.watched, &gateway.ledger) => {
+                    (Method::TasksNotification.as_str().into(), Some(task))
+                }
             };
-            if !self.send(&method, params.as_deref()).await {
+            if !self.sending.send(&method, params.as_deref()).await {
                 return false;
             }
         }
     }
+}
 
+impl Sending {
     /// Sends a notification; says whether anybody will read it.
     async fn send(&self, method: &str, params: Option<&str>) -> bool {
         let message: Bytes = jsonrpc::notification(method, Some(&tagged(params, self.id.as_json())));
         self.stream.send(sse::write_event(None, &message)).await
+    }
+
+    /// Answers the request (2026-07-28 subscriptions, "Graceful Closure").
+    async fn finish(&self) -> bool {
+        let id = self.id.as_json();
+        let result = format!("{{\"resultType\":\"complete\",\"_meta\":{{\"{SUBSCRIPTION_ID}\":{id}}}}}");
+        self.stream.send(sse::write_event(None, &jsonrpc::response(&self.id, &result))).await
     }
 }
 

@@ -62,7 +62,7 @@ impl Watched {
     pub(super) async fn next(&mut self, ledger: &Ledger) -> String {
         loop {
             while let Some(id) = self.due.front().copied() {
-                let shown = self.shown(ledger, id).await;
+                let shown = shown(&self.owner, ledger, id).await;
                 // Only now, so that a wait which is given up loses nothing.
                 self.due.pop_front();
                 if let Some(shown) = shown.filter(|shown| self.is_news(id, shown)) {
@@ -83,15 +83,6 @@ impl Watched {
         }
     }
 
-    /// The task as a read at this moment shows it.
-    async fn shown(&self, ledger: &Ledger, id: TaskId) -> Option<String> {
-        let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
-        let task = ledger.get(&self.owner, id).await.inspect_err(failed).ok()??;
-        let outcome =
-            if task.state.is_ended() { ledger.outcome(&self.owner, id).await.inspect_err(failed).ok()? } else { None };
-        Some(extension::detailed(&task, outcome.as_ref()))
-    }
-
     /// Whether that was not told before; it counts as told from now on.
     fn is_news(&mut self, id: TaskId, shown: &str) -> bool {
         let digest = self.hasher.hash_one(shown);
@@ -103,4 +94,12 @@ impl Watched {
 async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
     let may_change = watch.changed().await;
     (id, watch, may_change)
+}
+
+/// The task as a read at this moment shows it.
+async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<String> {
+    let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
+    let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
+    let outcome = if task.state.is_ended() { ledger.outcome(owner, id).await.inspect_err(failed).ok()? } else { None };
+    Some(extension::detailed(&task, outcome.as_ref()))
 }
