@@ -23,7 +23,7 @@ use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 
 use call::PlainCall;
-pub(super) use handshake::{askable, begin, discover, welcome};
+pub(super) use handshake::{askable, begin, welcome};
 use outlet::Outlet;
 use project::Projection;
 pub(super) use replay::CALL_EVENT;
@@ -65,7 +65,12 @@ impl Gateway {
     }
 
     /// Keeps the level for the session's requests, each of which says it anew.
-    async fn set_level(&self, call: &Call, session: &Session, request: &Request<'_>) -> Result<Answer, Kind> {
+    async fn set_level(
+        self: &Arc<Self>,
+        call: &Call,
+        session: &Session,
+        request: &Request<'_>,
+    ) -> Result<Answer, Kind> {
         if !self.offer(&call.route, session).await?.logging {
             return Err(Kind::NotServed("The server behind the gateway has no log levels"));
         }

@@ -110,6 +110,8 @@ impl PlainCall {
             params: self.sent.params.clone(),
             wants_progress: self.sent.token.is_some(),
             headers,
+            log_level: self.outlet.session.bridge.level().map(|level| level.as_str().into()),
+            refresh: None,
             places: Box::new((permit, route.metrics.upstream_in_flight())),
             route,
         }));
