@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
@@ -62,6 +64,9 @@ impl Gateway {
         }
         match self.side_of(&call.route).await? {
             Side::Modern(upstream) => {
+                let arguments = request.params.arguments.map(RawValue::get);
+                let checked = self.check_mirrored(&call.route, &name, arguments, &call.headers).await;
+                checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
                 let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
                 self.modern_forward(call, request, envelope, upstream, manner).await
             }
