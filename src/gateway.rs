@@ -26,6 +26,7 @@ pub mod pool;
 pub mod relay;
 pub mod schemas;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tools;
 
@@ -66,6 +67,7 @@ use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+use subscriptions::Subscriptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -161,6 +163,7 @@ pub struct Gateway {
     ledger: Ledger,
     pool: Pool,
     deliveries: Arc<Deliveries>,
+    subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
@@ -200,6 +203,7 @@ impl Gateway {
             sessions,
             pool: Pool::default(),
             deliveries,
+            subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
             limits: parts.limits,
