@@ -25,6 +25,7 @@ mod faults;
 mod killing;
 mod limits;
 mod load;
+mod mirrored;
 mod once;
 mod operators;
 mod patience;
