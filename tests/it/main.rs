@@ -27,6 +27,7 @@ mod ladder;
 mod limits;
 mod load;
 mod modern;
+mod mirrored;
 mod once;
 mod operators;
 mod patience;
