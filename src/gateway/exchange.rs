@@ -58,12 +58,24 @@ pub(super) struct Dispatch {
     pub(super) wants_progress: bool,
     /// Header fields of the client's that may go on, and those that repeat arguments.
     pub(super) headers: HeaderMap,
-    /// From which level on log messages are wanted of a modern upstream.
-    pub(super) log_level: Option<Box<str>>,
+    /// What a modern upstream hears of the client.
+    pub(super) claims: Claims,
     /// How to come by headers that repeat arguments when those that are there are wrong.
     pub(super) refresh: Option<Refresh>,
     /// What the call occupies (a place, a gate, a lease); given back at its end.
     pub(super) places: Box<dyn Send>,
+}
+
+/// Where the claims of a request to a modern upstream come from.
+#[derive(Debug)]
+pub(super) enum Claims {
+    /// From what the conversation's client declared.
+    OfSession {
+        /// From which level on log messages are wanted.
+        log_level: Option<Box<str>>,
+    },
+    /// They stand in the params already.
+    InParams,
 }
 
 /// What happens to a call. After [`Happening::Ended`] nothing does.
@@ -143,8 +155,8 @@ impl Exchange {
     /// Sends the call, as soon as somebody asks what happens next.
     pub(super) fn new(dispatch: Dispatch) -> Self {
         let Dispatch { gateway, route, session, places, .. } = dispatch;
-        let Dispatch { method, params, wants_progress, headers, log_level, refresh, .. } = dispatch;
-        let draft = Draft { method, params, headers, wants_progress, log_level, refresh };
+        let Dispatch { method, params, wants_progress, headers, claims, refresh, .. } = dispatch;
+        let draft = Draft { method, params, headers, wants_progress, claims, refresh };
         let id = gateway.mint();
         let (side, side_messages) = mpsc::channel(SIDE_MESSAGES);
         session.live().held.insert(id.clone(), Held { task: None, token: id.as_json().into(), side });
@@ -193,16 +205,16 @@ impl Exchange {
         self.rounds.has(id)
     }
 
-    /// Where it is: the route, and the conversation on it.
-    pub(super) fn place(&self) -> (Arc<Route>, Arc<Session>) {
-        (Arc::clone(&self.route), Arc::clone(&self.session))
-    }
-
     /// From now on the call is a task's: streams that open on its session get the task's questions.
     pub(super) fn becomes(&self, task: TaskId, owner: &Arc<Owner>) {
         if let Some(held) = self.session.live().held.get_mut(&self.key) {
             held.task = Some((task, Arc::clone(owner)));
         }
+    }
+
+    /// Has these happen again, before anything else.
+    pub(super) fn put_back(&mut self, happenings: Vec<Happening>) {
+        happenings.into_iter().rev().for_each(|happening| self.ready.push_front(happening));
     }
 
     /// What happens next. Cancel-safe.

@@ -13,7 +13,7 @@ use crate::mcp::level::Level;
 use crate::tenant::Principal;
 use crate::tenant::fair;
 
-use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening};
+use crate::gateway::exchange::{Claims, Dispatch, End as Ended, Exchange, Happening};
 use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::CancelFlag;
@@ -110,6 +110,8 @@ impl PlainCall {
             params: self.sent.params.clone(),
             wants_progress: self.sent.token.is_some(),
             headers,
+            claims: Claims::InParams,
+            refresh: None,
             places: Box::new((permit, route.metrics.upstream_in_flight())),
             route,
         }));

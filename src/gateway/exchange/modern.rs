@@ -3,6 +3,7 @@
 //!
 //! A legacy server that wants a URL visited first asks in an error; its questions take the same way.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::upstream::{Kind as MessageKind, Outgoing};
 use crate::metrics::label::UpstreamOutcome;
 
 use super::legacy::{self, Resumption};
-use super::{End, Exchange, Happening, Source};
+use super::{Claims, End, Exchange, Happening, Source};
 
 /// The most rounds of one call.
 const MOST_ROUNDS: u32 = 10;
@@ -51,7 +52,7 @@ pub(super) struct Draft {
     pub(super) params: String,
     pub(super) headers: HeaderMap,
     pub(super) wants_progress: bool,
-    pub(super) log_level: Option<Box<str>>,
+    pub(super) claims: Claims,
     pub(super) refresh: Option<Refresh>,
 }
 
@@ -73,26 +74,31 @@ impl Draft {
     }
 
     /// The message under an id, with what a round adds.
-    pub(super) fn message(&self, id: &Id, session: &Session, round: Option<&Again>) -> Outgoing {
+    pub(super) fn message(&self, id: &Id, session: &Session, again: Option<&Again>) -> Outgoing {
         let progress_token: Option<Box<str>> = self.wants_progress.then(|| id.as_json().into());
         let mut headers = self.headers.clone();
-        let params = if session.terms.upstream.version.has_sessions() {
-            match &progress_token {
-                Some(token) => legacy::with_progress_token(&self.params, token),
-                None => self.params.clone(),
-            }
-        } else {
+        let is_modern = !session.terms.upstream.version.has_sessions();
+        if is_modern {
             mirror_in(&mut headers, &self.method, &self.params);
-            let claim = Claim {
-                capabilities: &session.terms.client.to_json(),
-                client_info: GATEWAY_INFO,
-                log_level: self.log_level.as_deref(),
-                progress_token: progress_token.as_deref(),
-            };
-            match round {
-                Some(again) => with_claim(&again.added_to(&self.params), &claim),
-                None => with_claim(&self.params, &claim),
+        }
+        let params = match again {
+            Some(again) if is_modern => Cow::Owned(again.added_to(&self.params)),
+            _ => Cow::Borrowed(&*self.params),
+        };
+        let params = match &self.claims {
+            Claims::OfSession { log_level } if is_modern => {
+                let claim = Claim {
+                    capabilities: &session.terms.client.to_json(),
+                    client_info: GATEWAY_INFO,
+                    log_level: log_level.as_deref(),
+                    progress_token: progress_token.as_deref(),
+                };
+                Cow::Owned(with_claim(&params, &claim))
             }
+            _ => match &progress_token {
+                Some(token) => Cow::Owned(legacy::with_progress_token(&params, token)),
+                None => params,
+            },
         };
         let kind = MessageKind::Request { id: id.clone(), progress_token };
         Outgoing { kind, body: jsonrpc::request(id, &self.method, Some(&params)), headers }
@@ -199,16 +205,13 @@ impl Exchange {
             };
         }
         match HopError::of(error) {
-            None => self.end(end),
             // The server's tools have changed since they were listed (2026-07-28 transports, "Server Validation").
-            Some(HopError::HeaderMismatch) if self.draft.refresh.is_some() => {
-                if let Some(refresh) = self.draft.refresh.take() {
-                    self.source = Source::Refreshing(refresh());
-                }
-            }
-            Some(HopError::HeaderMismatch) => self.broken("that headers and body of the gateway's differ"),
-            Some(HopError::UnsupportedVersion) => self.broken("that it does not speak the version"),
+            Some(HopError::HeaderMismatch) => match self.draft.refresh.take() {
+                Some(refresh) => self.source = Source::Refreshing(refresh()),
+                None => self.end(end),
+            },
             Some(HopError::MissingCapability) => self.lacking(error, end),
+            Some(HopError::UnsupportedVersion) | None => self.end(end),
         }
     }
 
