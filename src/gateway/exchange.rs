@@ -58,24 +58,12 @@ pub(super) struct Dispatch {
     pub(super) wants_progress: bool,
     /// Header fields of the client's that may go on, and those that repeat arguments.
     pub(super) headers: HeaderMap,
-    /// What a modern upstream hears of the client.
-    pub(super) claims: Claims,
+    /// From which level on log messages are wanted of a modern upstream.
+    pub(super) log_level: Option<Box<str>>,
     /// How to come by headers that repeat arguments when those that are there are wrong.
     pub(super) refresh: Option<Refresh>,
     /// What the call occupies (a place, a gate, a lease); given back at its end.
     pub(super) places: Box<dyn Send>,
-}
-
-/// Where the claims of a request to a modern upstream come from.
-#[derive(Debug)]
-pub(super) enum Claims {
-    /// From what the conversation's client declared.
-    OfSession {
-        /// From which level on log messages are wanted.
-        log_level: Option<Box<str>>,
-    },
-    /// They stand in the params already.
-    InParams,
 }
 
 /// What happens to a call. After [`Happening::Ended`] nothing does.
@@ -155,8 +143,8 @@ impl Exchange {
     /// Sends the call, as soon as somebody asks what happens next.
     pub(super) fn new(dispatch: Dispatch) -> Self {
         let Dispatch { gateway, route, session, places, .. } = dispatch;
-        let Dispatch { method, params, wants_progress, headers, claims, refresh, .. } = dispatch;
-        let draft = Draft { method, params, headers, wants_progress, claims, refresh };
+        let Dispatch { method, params, wants_progress, headers, log_level, refresh, .. } = dispatch;
+        let draft = Draft { method, params, headers, wants_progress, log_level, refresh };
         let id = gateway.mint();
         let (side, side_messages) = mpsc::channel(SIDE_MESSAGES);
         session.live().held.insert(id.clone(), Held { task: None, token: id.as_json().into(), side });

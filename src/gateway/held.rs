@@ -19,7 +19,7 @@ use conversation::Conversation;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{finish_of, message_of_error};
 
-use super::exchange::{self, Claims, Dispatch, Exchange, Happening, Refresh};
+use super::exchange::{self, Dispatch, Exchange, Happening, Refresh};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
 use super::{Gateway, Route};
@@ -165,7 +165,7 @@ impl HeldCall {
             params: draft.params,
             wants_progress: draft.wants_progress,
             headers: draft.headers,
-            claims: Claims::OfSession { log_level: level.map(|level| level.as_str().into()) },
+            log_level: level.map(|level| level.as_str().into()),
             refresh: draft.refresh,
             places,
         });

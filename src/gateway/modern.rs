@@ -37,7 +37,7 @@ impl Gateway {
             Method::TasksGet => self.extension_get(call, request).await,
             Method::TasksUpdate => self.extension_update(call, request).await,
             Method::TasksCancel => self.extension_cancel(call, request).await,
-            Method::Listen => Err(Kind::NoMethod),
+            Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
             Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {
                 Side::Modern(upstream) => {

@@ -16,7 +16,7 @@ use crate::gateway::rejection::Fault;
 use crate::gateway::session::Session;
 use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome, code, raw_string, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
+use crate::mcp::envelope::{Claim, with_claim};
 use crate::mcp::input::{InputRequest, InputRequired, ResultType, may_ask};
 use crate::mcp::method::Method;
 use crate::mcp::mirror;
@@ -27,7 +27,7 @@ use crate::upstream::{Kind as MessageKind, Outgoing};
 use crate::metrics::label::UpstreamOutcome;
 
 use super::legacy::{self, Resumption};
-use super::{Claims, End, Exchange, Happening, Source};
+use super::{End, Exchange, Happening, Source};
 
 /// The most rounds of one call.
 const MOST_ROUNDS: u32 = 10;
@@ -52,7 +52,7 @@ pub(super) struct Draft {
     pub(super) params: String,
     pub(super) headers: HeaderMap,
     pub(super) wants_progress: bool,
-    pub(super) claims: Claims,
+    pub(super) log_level: Option<Box<str>>,
     pub(super) refresh: Option<Refresh>,
 }
 
@@ -85,24 +85,22 @@ impl Draft {
             Some(again) if is_modern => Cow::Owned(again.added_to(&self.params)),
             _ => Cow::Borrowed(&*self.params),
         };
-        let params = match &self.claims {
-            Claims::OfSession { log_level } if is_modern => {
-                let claim = Claim {
-                    capabilities: &session.terms.client.to_json(),
-                    client_info: GATEWAY_INFO,
-                    log_level: log_level.as_deref(),
-                    progress_token: progress_token.as_deref(),
-                };
-                Cow::Owned(with_claim(&params, &claim))
-            }
-            _ => match &progress_token {
-                Some(token) => Cow::Owned(legacy::with_progress_token(&params, token)),
-                None => params,
-            },
+        let params = match &progress_token {
+            token if is_modern => Cow::Owned(claimed(&params, session, self.log_level.as_deref(), token.as_deref())),
+            Some(token) => Cow::Owned(legacy::with_progress_token(&params, token)),
+            None => params,
         };
         let kind = MessageKind::Request { id: id.clone(), progress_token };
         Outgoing { kind, body: jsonrpc::request(id, &self.method, Some(&params)), headers }
     }
+}
+
+/// `params` with what the request says of itself: what the conversation's client declared, in the client's name where it has
+/// given one.
+fn claimed(params: &str, session: &Session, log_level: Option<&str>, progress_token: Option<&str>) -> String {
+    let declared = session.bridge.client(session.terms.client);
+    let claim = Claim { capabilities: &declared.capabilities, client_info: &declared.info, log_level, progress_token };
+    with_claim(params, &claim)
 }
 
 /// `Mcp-Method` and `Mcp-Name` repeat what the body says (2026-07-28 transports, "Standard Request Headers").
