@@ -13,6 +13,7 @@ mod batch;
 mod bridge;
 pub mod eras;
 mod exchange;
+mod extension;
 mod forward;
 mod front;
 mod handshake;
@@ -508,7 +509,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
         Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
         Kind::NoTask(_) => Some(RejectReason::Task),
-        Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
+        Kind::Params(_) | Kind::Response(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }

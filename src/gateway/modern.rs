@@ -36,7 +36,9 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let envelope = ladder::climb(call, request)?;
         match request.method {
-            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Err(Kind::NoMethod),
+            Method::TasksGet => self.extension_get(call, request).await,
+            Method::TasksUpdate => self.extension_update(call, request).await,
+            Method::TasksCancel => self.extension_cancel(call, request).await,
             Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
             Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {

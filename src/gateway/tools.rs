@@ -117,7 +117,6 @@ impl Gateway {
             headers: std::mem::take(&mut call.headers),
             refresh: None,
             exclusive: policy.exclusive,
-            lease: Box::new(()),
         };
         let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
         let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
