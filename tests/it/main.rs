@@ -37,6 +37,7 @@ mod servers;
 mod sessions;
 mod stdio;
 mod stopping;
+mod subscriptions;
 mod tasks;
 mod tools;
 mod transport;
