@@ -24,6 +24,7 @@ mod modern;
 mod params;
 pub mod pool;
 pub mod relay;
+pub mod schemas;
 mod streams;
 mod subscriptions;
 mod tasks;
@@ -84,6 +85,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// What is known of its tools.
+    pub schemas: schemas::Schemas,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
     pub native: bool,
     /// How its sessions are shared by clients that have none.

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Object, Outcome, string_value};
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 
@@ -92,7 +93,7 @@ impl Gateway {
         let plain = Plain { id: request.id.clone(), upstream_id: request.id.clone(), flag: Arc::clone(&flag) };
         session.live().plain.push(plain);
         let registration = Registration::Call(Arc::clone(&session), Arc::clone(&flag), self.calls.token());
-        let sent = Sent::new(&session, request, std::mem::take(&mut call.headers), call.accept.events);
+        let sent = Sent::new(request, std::mem::take(&mut call.headers), call.accept.events);
         let policy = match (request.method, &sent.tool) {
             (Method::ToolsCall, Some(tool)) => call.route.tools.of(tool),
             _ => &call.route.tools.otherwise,
@@ -111,6 +112,7 @@ impl Gateway {
             talk: Talk::new(said, policy.input_timeout),
             progress: None,
             sent,
+            conversation: self.in_the_name_of(&session, call.accept.events),
             outlet: Outlet {
                 gateway: Arc::clone(self),
                 route: Arc::clone(&call.route),
@@ -124,6 +126,15 @@ impl Gateway {
         };
         self.jobs.spawn("bridged call", job.run());
         head.await.unwrap_or(Err(Fault::Shutdown.into()))
+    }
+
+    /// The conversation for one call. A client that takes no events can't be asked, whatever it declared.
+    fn in_the_name_of(&self, session: &Arc<Session>, takes_questions: bool) -> Arc<Session> {
+        if takes_questions {
+            return Arc::clone(session);
+        }
+        let silent = Terms { client: ClientCapabilities::default(), ..session.terms.clone() };
+        self.sessions.unlisted(silent, None)
     }
 
     /// The rest of a call's stream, for a client that lost its connection.
