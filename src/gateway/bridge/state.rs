@@ -111,7 +111,7 @@ impl State {
     }
 
     /// What the client declared. A token from before a restart says only what can be asked.
-    pub(super) fn client(&self, of_token: ClientCapabilities) -> Arc<Declared> {
+    pub(in crate::gateway) fn client(&self, of_token: ClientCapabilities) -> Arc<Declared> {
         Arc::clone(self.kept().client.get_or_insert_with(|| Arc::new(Declared::of_token(of_token))))
     }
 

@@ -108,7 +108,7 @@ fn not_sent(error: Option<Error>) -> End {
 fn of_broken(error: &Error) -> Fault {
     match error {
         Error::TooLarge(_) => Fault::UpstreamTooLarge,
-        Error::Protocol(_) => Fault::UpstreamProtocol,
+        Error::Protocol(_) | Error::Status(_) => Fault::UpstreamProtocol,
         Error::Lost(_) | Error::Connect(_) | Error::SessionGone | Error::Refused { .. } => Fault::OutcomeUnknown,
     }
 }

@@ -15,7 +15,7 @@ use crate::gateway::rejection::Fault;
 use crate::gateway::session::Session;
 use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome, code, raw_string, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
+use crate::mcp::envelope::{Claim, with_claim};
 use crate::mcp::input::{InputRequest, InputRequired, ResultType, may_ask};
 use crate::mcp::method::Method;
 use crate::mcp::mirror;
@@ -83,9 +83,10 @@ impl Draft {
             }
         } else {
             mirror_in(&mut headers, &self.method, &self.params);
+            let declared = session.bridge.client(session.terms.client);
             let claim = Claim {
-                capabilities: &session.terms.client.to_json(),
-                client_info: GATEWAY_INFO,
+                capabilities: &declared.capabilities,
+                client_info: &declared.info,
                 log_level: self.log_level.as_deref(),
                 progress_token: progress_token.as_deref(),
             };
@@ -220,7 +221,14 @@ impl Exchange {
         if !lacks {
             self.broken("that a capability is missing which was declared, or which no client may have");
         } else if terms.version.has_sessions() {
-            self.end_unanswered("The server needs a capability that this client does not have", None);
+            let names = names_of(error);
+            // A conversation without a session stands for a client that takes no event streams.
+            let why = if self.session.is_unlisted() {
+                format!("The server needs to ask the client something ({names}), and this client can't receive requests")
+            } else {
+                format!("The server needs what this client did not declare: {names}")
+            };
+            self.end_unanswered(&why, None);
         } else {
             self.end(end);
         }
@@ -308,10 +316,11 @@ impl Exchange {
             Answer::Error(_) if is_elicitation => Some(r#"{"action":"cancel"}"#.to_owned()),
             Answer::Error(_) => None,
         };
+        let method = slot.request.method.clone();
         match (&slot.response, answer) {
             (Some(_), _) => self.close_round(),
             (None, Answer::Error(error)) => {
-                self.end_unanswered("The client refused what the server asked for", Some(error));
+                self.end_unanswered(&format!("The client refused the server's `{method}`"), Some(error));
             }
             (None, Answer::Result(_)) => self.end_unanswered("The client gave an answer that is none", None),
         }
@@ -412,4 +421,16 @@ fn needed_capabilities(error: &str) -> ClientCapabilities {
         ClientCapabilities::read(data.get("requiredCapabilities")?).ok()
     };
     needed().unwrap_or_default()
+}
+
+/// The same in words, for whoever reads why a call failed.
+fn names_of(error: &str) -> String {
+    let names = || -> Option<String> {
+        let error = Object::parse(error).ok()?;
+        let data = Object::parse(error.get("data")?).ok()?;
+        let needed = Object::parse(data.get("requiredCapabilities")?).ok()?;
+        let names: Vec<String> = needed.iter().map(|(name, _)| name.chars().take(64).collect()).take(8).collect();
+        Some(names.join(", "))
+    };
+    names().filter(|names| !names.is_empty()).unwrap_or_else(|| "a capability".to_owned())
 }
