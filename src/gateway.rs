@@ -24,7 +24,9 @@ mod modern;
 mod params;
 pub mod pool;
 pub mod relay;
+pub mod schemas;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tools;
 
@@ -65,6 +67,7 @@ use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+use subscriptions::Subscriptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -82,6 +85,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// What is known of its tools.
+    pub schemas: schemas::Schemas,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
     pub native: bool,
     /// How its sessions are shared by clients that have none.
@@ -158,6 +163,7 @@ pub struct Gateway {
     ledger: Ledger,
     pool: Pool,
     deliveries: Arc<Deliveries>,
+    subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
@@ -197,6 +203,7 @@ impl Gateway {
             sessions,
             pool: Pool::default(),
             deliveries,
+            subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
             limits: parts.limits,
