@@ -3,6 +3,7 @@
 
 mod call;
 mod handshake;
+mod listening;
 mod outlet;
 mod project;
 mod questions;
@@ -61,6 +62,8 @@ impl Gateway {
         match request.method {
             Method::Ping => Ok(Answer::json(jsonrpc::response(&request.id, "{}"))),
             Method::SetLevel => self.set_level(call, &session, request).await,
+            Method::ResourcesSubscribe => self.bridged_subscribe(call, &session, request).await,
+            Method::ResourcesUnsubscribe => self.bridged_unsubscribe(call, &session, request).await,
             _ => self.bridged_call(call, session, request, manner).await,
         }
     }

@@ -13,7 +13,7 @@ use crate::mcp::level::Level;
 use crate::tenant::Principal;
 use crate::tenant::fair;
 
-use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening};
+use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening, Refresh};
 use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
@@ -106,14 +106,15 @@ impl PlainCall {
     }
 
     async fn attempt(&mut self, running: &mut Option<Exchange>) -> End {
+        let refresh = self.repeat_arguments().await;
         let Ok(permit) = self.placed().await else { return End::Full };
         self.flag.dispatch();
         let places = Box::new((permit, self.outlet.route.metrics.upstream_in_flight()));
-        let exchange = running.insert(Exchange::new(self.dispatch(places)));
+        let exchange = running.insert(Exchange::new(self.dispatch(places, refresh)));
         self.read(exchange).await
     }
 
-    fn dispatch(&mut self, places: Box<dyn Send>) -> Dispatch {
+    fn dispatch(&mut self, places: Box<dyn Send>, refresh: Option<Refresh>) -> Dispatch {
         let Outlet { gateway, route, session, .. } = &self.outlet;
         Dispatch {
             gateway: Arc::clone(gateway),
@@ -124,9 +125,17 @@ impl PlainCall {
             wants_progress: self.sent.token.is_some(),
             headers: std::mem::take(&mut self.sent.headers),
             log_level: session.bridge.level().map(|level| level.as_str().into()),
-            refresh: None,
+            refresh,
             places,
         }
+    }
+
+    /// Adds the headers that a tool wants, and looks how its results appear to the client.
+    async fn repeat_arguments(&mut self) -> Option<Refresh> {
+        let Outlet { gateway, route, .. } = &self.outlet;
+        let tool = self.sent.tool.as_deref().filter(|_| &*self.sent.method == "tools/call")?;
+        self.projection.wraps = gateway.shape(route, tool).await.wraps_output;
+        gateway.mirror_arguments(route, &self.sent.params, &mut self.sent.headers).await
     }
 
     /// Waits for a place at the upstream; a stream is begun meanwhile, if it takes long.
