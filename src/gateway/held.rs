@@ -61,7 +61,7 @@ pub(super) struct Draft {
     pub(super) params: String,
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
-    /// How to come by other headers that repeat arguments.
+    /// How to come by other headers that repeat arguments; filled in when it is sent.
     pub(super) refresh: Option<Refresh>,
     pub(super) exclusive: bool,
     /// What else it occupies until its end, such as a lease of its session.
@@ -179,6 +179,7 @@ impl HeldCall {
                 places = take_places(&self.route, &self.session, &self.record.task, draft.exclusive) => places,
                 () = self.record.ended(&mut watch) => return End::Over,
             };
+            let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
             self.exchange = Some(self.send(draft, places));
         }
         match &mut self.exchange {
@@ -205,6 +206,14 @@ impl HeldCall {
         exchange.becomes(task.id, &task.owner);
         exchange
     }
+}
+
+/// The call with what its tool wants to have repeated in headers, where its server looks at them.
+async fn with_mirrored(mut draft: Draft, gateway: &Arc<Gateway>, route: &Arc<Route>, session: &Session) -> Draft {
+    if !session.terms.upstream.version.has_sessions() {
+        draft.refresh = gateway.mirror_arguments(route, &draft.params, &mut draft.headers).await;
+    }
+    draft
 }
 
 async fn take_places(route: &Route, session: &Session, task: &Task, exclusive: bool) -> Box<dyn Send> {

@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
@@ -62,8 +64,22 @@ impl Gateway {
         }
         match self.side_of(&call.route).await? {
             Side::Modern(upstream) => {
-                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
-                self.modern_forward(call, request, envelope, upstream, manner).await
+                let arguments = request.params.arguments.map(RawValue::get);
+                let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
+                checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
+                let schemas = Arc::clone(&route);
+                let rewrite: Rewrite = Arc::new(move |outcome| {
+                    if matches!(outcome, Outcome::Error(error) if is_header_mismatch(error.get())) {
+                        schemas.schemas.forget();
+                    }
+                    Rewritten::Same
+                });
+                let manner = Manner { deadline: Some(policy.deadline), rewrite: Some(rewrite), ..Manner::default() };
+                let answered = self.modern_forward(call, request, envelope, upstream, manner).await;
+                if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
+                    route.schemas.forget();
+                }
+                answered
             }
             Side::Legacy => Err(Kind::NoMethod),
         }
@@ -217,12 +233,17 @@ impl Checks {
     }
 }
 
-/// A stateless server's error as its client may see it. What the client is said to lack it does lack: it was passed on.
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack, and the headers that
+/// are said not to fit are its own, made from a schema that is no longer true: it can mend that.
 fn error_for_client(error: &str) -> Cow<'_, str> {
     match HopError::of(error) {
-        Some(HopError::MissingCapability) => Cow::Borrowed(error),
-        Some(HopError::HeaderMismatch | HopError::UnsupportedVersion) | None => project::error_for_modern(error),
+        Some(HopError::MissingCapability | HopError::HeaderMismatch) => Cow::Borrowed(error),
+        Some(HopError::UnsupportedVersion) | None => project::error_for_modern(error),
     }
+}
+
+fn is_header_mismatch(error: &str) -> bool {
+    HopError::of(error) == Some(HopError::HeaderMismatch)
 }
 
 /// A refusal of a stateless server, with the status that the error has in this era.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Object};
 use crate::mcp::level::Level;
+use crate::mcp::method::Method;
 use crate::tenant::Principal;
 use crate::tenant::fair;
 
@@ -60,7 +61,7 @@ impl PlainCall {
     /// Runs the call to its end.
     pub(super) async fn run(mut self) {
         let end = self.conduct().await;
-        let Self { mut outlet, sent, projection, registration, mut talk, .. } = self;
+        let Self { mut outlet, sent, mut projection, registration, mut talk, .. } = self;
         talk.over(&mut outlet, matches!(end, End::Upstream(_)));
         // First: whoever reads the answer must find the request gone.
         drop(registration);
@@ -68,6 +69,9 @@ impl PlainCall {
             End::Upstream(ended) => {
                 if project::is_untyped(&ended) {
                     outlet.gateway.looked_legacy(&outlet.route);
+                }
+                if let Some(tool) = sent.tool.as_deref().filter(|_| &*sent.method == Method::ToolsCall.as_str()) {
+                    projection.wraps = outlet.gateway.shape(&outlet.route, tool).await.wraps_output;
                 }
                 outlet.answer(projection.ended(&sent, ended));
             }
@@ -106,12 +110,21 @@ impl PlainCall {
     }
 
     async fn attempt(&mut self, running: &mut Option<Exchange>) -> End {
-        let refresh = self.repeat_arguments().await;
         let Ok(permit) = self.placed().await else { return End::Full };
         self.flag.dispatch();
         let places = Box::new((permit, self.outlet.route.metrics.upstream_in_flight()));
+        let refresh = self.mirror_arguments().await;
         let exchange = running.insert(Exchange::new(self.dispatch(places, refresh)));
         self.read(exchange).await
+    }
+
+    /// Adds the headers that the called tool wants, which legacy clients never send.
+    async fn mirror_arguments(&mut self) -> Option<Refresh> {
+        if &*self.sent.method != Method::ToolsCall.as_str() {
+            return None;
+        }
+        let Outlet { gateway, route, .. } = &self.outlet;
+        gateway.mirror_arguments(route, &self.sent.params, &mut self.sent.headers).await
     }
 
     fn dispatch(&mut self, places: Box<dyn Send>, refresh: Option<Refresh>) -> Dispatch {
@@ -128,14 +141,6 @@ impl PlainCall {
             refresh,
             places,
         }
-    }
-
-    /// Adds the headers that a tool wants, and looks how its results appear to the client.
-    async fn repeat_arguments(&mut self) -> Option<Refresh> {
-        let Outlet { gateway, route, .. } = &self.outlet;
-        let tool = self.sent.tool.as_deref().filter(|_| &*self.sent.method == "tools/call")?;
-        self.projection.wraps = gateway.shape(route, tool).await.wraps_output;
-        gateway.mirror_arguments(route, &self.sent.params, &mut self.sent.headers).await
     }
 
     /// Waits for a place at the upstream; a stream is begun meanwhile, if it takes long.
