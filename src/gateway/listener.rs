@@ -29,6 +29,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 impl Gateway {
     /// Starts listening for a session, unless it is done already or the upstream has nothing to listen to.
     pub(super) fn listen(self: &Arc<Self>, route: &Arc<Route>, session: &Arc<Session>, last_event_id: Option<String>) {
+        if session.terms.is_bridged() {
+            return self.bridged_listen(route, session);
+        }
         let stop = {
             let mut live = session.live();
             if live.listening_refused || (live.listener.is_some() && last_event_id.is_none()) {
