@@ -11,6 +11,7 @@ pub mod session;
 
 mod batch;
 mod eras;
+mod exchange;
 mod forward;
 mod front;
 mod handshake;

@@ -31,11 +31,28 @@ impl Support {
     }
 }
 
+/// Where a question goes that the upstream asks before a call has become a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Questions {
+    /// Into the call where the upstream asks that way itself, else into a task.
+    #[default]
+    Auto,
+    /// The call becomes a task, with the question inside.
+    InTask,
+    /// It is the answer to the call, and the client calls again with what it was asked.
+    InCall,
+}
+
 /// How the tasks of one tool live.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {
     /// Whether calls are tasks.
     pub support: Support,
+    /// How long a call of a client that leaves the choice to the gateway may take before it becomes a task; `None`: for
+    /// ever.
+    pub defer: Option<Duration>,
+    /// Where its questions go before that.
+    pub questions: Questions,
     /// The tool runs alone on its upstream session, so that its questions are surely its own.
     pub exclusive: bool,
     /// How long a call may take, queue and questions included.
@@ -59,6 +76,8 @@ impl Default for TaskPolicy {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         Self {
             support: Support::Optional,
+            defer: Some(Duration::from_millis(500)),
+            questions: Questions::Auto,
             exclusive: false,
             deadline: minutes(30),
             input_timeout: minutes(10),

@@ -78,8 +78,8 @@ pub struct Session {
 pub struct Live {
     /// Plain calls in flight and those that wait for their place.
     pub plain: Vec<Plain>,
-    /// Held calls that the upstream has seen.
-    pub held: HashMap<TaskId, Held>,
+    /// Calls that the upstream has seen and that messages are told apart for, by their ids upstream.
+    pub held: HashMap<Id, Held>,
     /// Unfinished tasks, those in the queue included.
     pub unfinished: usize,
     /// Blocked `tasks/result` requests.
@@ -96,7 +96,7 @@ impl Live {
     /// The tasks whose calls are held here, with their owners.
     #[must_use]
     pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
-        self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
+        self.held.values().filter_map(|held| held.task.clone()).collect()
     }
 }
 
@@ -114,8 +114,8 @@ pub struct Plain {
 /// A held call as the session knows it.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Whose task it is.
-    pub owner: Arc<Owner>,
+    /// The task that it is held for, and whose that is.
+    pub task: Option<(TaskId, Arc<Owner>)>,
     /// Its progress token upstream, as JSON text; the same as its request id.
     pub token: Box<str>,
     /// Takes messages for it that arrive elsewhere than on its own stream.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
-use crate::mcp::RELATED_TASK;
 use crate::task::dialect::core;
 use crate::task::{NewTask, State, Task};
 
 use super::call::{Answer, Call};
 use super::forward::Manner;
-use super::held::HeldCall;
+use super::held::{Draft, HeldCall, Record};
 use super::policy::{Support, TaskPolicy, ToolPolicy};
 use super::rejection::{Fault, Kind, QUOTA_RETRY};
 use super::relay::{Rewrite, Rewritten};
@@ -112,21 +111,14 @@ impl Gateway {
         let wants_progress = new.progress_token.is_some();
         let task = self.ledger.create(new, limits).await?;
         let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
-        let id = self.mint();
-        let held = HeldCall {
-            gateway: Arc::clone(self),
-            route: Arc::clone(&call.route),
-            session: Arc::clone(session),
-            params: params_for_upstream(request, &id, wants_progress),
-            id,
+        let draft = Draft {
+            params: params_for_upstream(request),
             wants_progress,
             headers: std::mem::take(&mut call.headers),
             exclusive: policy.exclusive,
-            input_timeout: policy.input_timeout,
-            task: Arc::clone(&task),
-            queued,
         };
-        held.register();
+        let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
+        let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
         self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
@@ -145,24 +137,11 @@ pub(super) fn called_tool<'a>(route: &Route, request: &Request<'a>) -> Result<Co
     Ok(name)
 }
 
-/// `params` as the upstream sees them: no task vocabulary, and a progress token that no other call has.
-fn params_for_upstream(request: &Request<'_>, id: &Id, wants_progress: bool) -> String {
+/// `params` as the upstream sees them: no task vocabulary.
+fn params_for_upstream(request: &Request<'_>) -> String {
     let whole = request.params.whole.map_or("{}", RawValue::get);
     let Ok(mut params) = Object::parse(whole) else { return whole.to_owned() };
-    params.remove("task");
-    let meta = params.get("_meta").map(str::to_owned);
-    if let Some(mut meta) = meta.as_deref().and_then(|meta| Object::parse(meta).ok()) {
-        meta.remove(RELATED_TASK);
-        if wants_progress {
-            meta.set("progressToken", id.as_json());
-        }
-        if meta.is_empty() {
-            params.remove("_meta")
-        } else {
-            params.set("_meta", meta.to_json())
-        };
-    }
-    params.to_json()
+    core::without_related(&params.remove("task").to_json())
 }
 
 /// A page of tools as the client sees it: none that the route denies, each with what the route says of tasks. An

@@ -134,6 +134,8 @@ impl Builder<'_> {
         let poll_interval = self.positive(&raw.poll_interval, &at.key("poll_interval"));
         Some(TaskPolicy {
             support: support(raw.support),
+            defer: TaskPolicy::default().defer,
+            questions: TaskPolicy::default().questions,
             exclusive: raw.exclusive,
             deadline: deadline?,
             input_timeout: input_timeout?,
@@ -163,6 +165,8 @@ impl Builder<'_> {
         };
         let policy = TaskPolicy {
             support: raw.support.map_or(route.support, support),
+            defer: route.defer,
+            questions: route.questions,
             exclusive: raw.exclusive.unwrap_or(route.exclusive),
             deadline: deadline?,
             input_timeout: input_timeout?,
