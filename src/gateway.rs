@@ -58,6 +58,7 @@ use crate::upstream::Upstream;
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
 use forward::Manner;
+use front::Parking;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
@@ -152,6 +153,7 @@ pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
     pool: Pool,
+    parking: Parking,
     deliveries: Arc<Deliveries>,
     sealer: Arc<Sealer>,
     rates: Rates,
@@ -191,6 +193,7 @@ impl Gateway {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
             pool: Pool::default(),
+            parking: Parking::default(),
             deliveries,
             sealer,
             rates: parts.rates,
@@ -392,7 +395,11 @@ impl Gateway {
     }
 
     fn mint(&self) -> Id {
-        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+        Id::number(self.mint_number())
+    }
+
+    fn mint_number(&self) -> u64 {
+        self.minted.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether an id or a progress token, as JSON text, is a held call's.
