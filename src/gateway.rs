@@ -503,7 +503,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } => None,
+        Kind::Fault(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

@@ -4,12 +4,15 @@
 //!
 //! The body decides the era. The header is a cross-check: it never moves a message from one era to the other.
 
+use std::borrow::Cow;
+
 use http::HeaderMap;
 use http::header::HeaderName;
 
 use crate::jsonrpc::string_value;
 use crate::mcp::envelope::{self, Envelope};
 use crate::mcp::method::Method;
+use crate::mcp::mirror;
 use crate::mcp::version::ProtocolVersion;
 
 use super::Request;
@@ -121,14 +124,14 @@ fn check_headers(headers: &HeaderMap, request: &Request<'_>) -> Result<(), Kind>
 }
 
 /// The one value of a mirrored header, decoded. Two readers of a repeated one could take different ones.
-fn only(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Kind> {
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<Cow<'h, str>>, Kind> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => match value.to_str() {
-            Ok(text) => Ok(Some(text.to_owned())),
-            Err(_) => Err(mismatch("A header has characters that are not allowed in it")),
-        },
+        (Some(value), None) => {
+            let unreadable = |error| mismatch(&format!("The {name} header {error}"));
+            mirror::decode(value.as_bytes()).map(Some).map_err(unreadable)
+        }
         (Some(_), Some(_)) => Err(mismatch("A header that decides is given more than once")),
     }
 }

@@ -1,13 +1,15 @@
 //! Requests of the modern era: each stands for itself, and a client that goes away has cancelled (2026-07-28 basic,
 //! "Stateless"; transports, "Cancellation").
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::jsonrpc::{Object, Outcome};
+use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
-use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
+use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_modern_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
 use crate::mcp::method::Method;
+use crate::mcp::project::{self, HopError};
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::SessionKey;
 
@@ -18,8 +20,8 @@ use super::policy::Support;
 use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
 use super::session::{Session, Terms};
-use super::tools::called_tool;
-use super::{Gateway, Request, ladder};
+use super::tools::{called_tool, only_permitted};
+use super::{Gateway, Request, Route, ladder};
 
 impl Gateway {
     /// The table of the modern era.
@@ -34,7 +36,8 @@ impl Gateway {
             Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {
                 Side::Modern(upstream) => {
-                    self.modern_forward(call, request, &envelope, upstream, Manner::default()).await
+                    let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
+                    self.modern_forward(call, request, &envelope, upstream, manner).await
                 }
                 Side::Legacy => Err(Kind::NoMethod),
             },
@@ -75,7 +78,7 @@ impl Gateway {
         let session = self.conversation(call, upstream, envelope.client);
         let params = params_for_upstream(request, envelope);
         let manner = Manner { rewrite: Some(checked(manner.rewrite)), params, ..manner };
-        self.forward(call, session, request, manner).await
+        self.forward(call, session, request, manner).await.map_err(of_stateless)
     }
 
     /// A conversation for one request of a modern client.
@@ -100,22 +103,82 @@ fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option
     params.remove("task");
     let meta = params.get("_meta")?.to_owned();
     let mut meta = Object::parse(&meta).ok()?;
-    meta.set(CLIENT_CAPABILITIES, for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN).ok()?);
+    meta.set(CLIENT_CAPABILITIES, for_modern_upstream(envelope.capabilities).ok()?);
     meta.remove(RELATED_TASK);
     Some(params.set("_meta", meta.to_json()).to_json())
+}
+
+/// What is changed in a server's answer to a method, beside what is checked in all.
+fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
+    let route = Arc::clone(route);
+    let change: fn(&str, &Route) -> Option<String> = match method {
+        Method::Discover => |result, _| discovered(result),
+        Method::ToolsList => |result, route| permitted_tools(result, route),
+        _ => return None,
+    };
+    Some(Arc::new(move |outcome| match outcome {
+        Outcome::Result(result) => change(result.get(), &route).map_or(Rewritten::Same, Rewritten::Result),
+        Outcome::Error(_) => Rewritten::Same,
+    }))
+}
+
+/// A server's `DiscoverResult` as the gateway's own: its versions, and its tasks where there are tools.
+pub(super) fn discovered(result: &str) -> Option<String> {
+    let mut result = Object::parse(result).ok()?;
+    let capabilities = for_modern_client(result.get("capabilities").unwrap_or("{}"), true).ok()?;
+    let versions = format!("[{}]", raw_string(ProtocolVersion::LATEST_MODERN.as_str()));
+    Some(result.set("supportedVersions", versions).set("capabilities", capabilities).to_json())
+}
+
+/// A page of tools without those that the route denies and those whose annotations are not valid; `None` when it can pass
+/// as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope").
+fn permitted_tools(result: &str, route: &Route) -> Option<String> {
+    let dropped =
+        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
+    let valid = project::without_invalid_tools(result, dropped);
+    let shown =
+        if route.tools.permits_all() { None } else { only_permitted(valid.as_deref().unwrap_or(result), &route.tools) };
+    let shown = shown.or(valid)?;
+    let mut shown = Object::parse(&shown).ok()?;
+    Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json())
 }
 
 /// What a server of the same era answers, as the client may see it.
 fn checked(inner: Option<Rewrite>) -> Rewrite {
     Arc::new(move |outcome| {
-        if let Outcome::Result(result) = outcome
-            && is_task(result.get())
-        {
-            tracing::warn!("the upstream made a task, though no request declared the extension to it");
-            return Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json());
+        match outcome {
+            Outcome::Result(result) if is_task(result.get()) => {
+                tracing::warn!("the upstream made a task, though no request declared the extension to it");
+                return Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json());
+            }
+            Outcome::Error(error) => {
+                if let Cow::Owned(error) = error_for_client(error.get()) {
+                    return Rewritten::Error(error);
+                }
+            }
+            Outcome::Result(_) => {}
         }
         inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))
     })
+}
+
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack: it was passed on.
+fn error_for_client(error: &str) -> Cow<'_, str> {
+    match HopError::of(error) {
+        Some(HopError::MissingCapability) => Cow::Borrowed(error),
+        Some(HopError::HeaderMismatch | HopError::UnsupportedVersion) | None => project::error_for_modern(error),
+    }
+}
+
+/// A refusal of a stateless server, with the status that the error has in this era.
+pub(super) fn of_stateless(kind: Kind) -> Kind {
+    match kind {
+        Kind::Upstream { error, .. } if project::code_of(&error) == Some(code::METHOD_NOT_FOUND) => {
+            Kind::UpstreamNoMethod(error)
+        }
+        Kind::Upstream { status, error } => Kind::Upstream { status, error: error_for_client(&error).into() },
+        other => other,
+    }
 }
 
 /// Whether a result is a task's handle. Most are known not to be without being read.

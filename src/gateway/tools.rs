@@ -144,6 +144,21 @@ fn params_for_upstream(request: &Request<'_>) -> String {
     core::without_related(&params.remove("task").to_json())
 }
 
+/// A page of tools without those that the route denies; `None` when there is none of them.
+pub(super) fn only_permitted(result: &str, policy: &ToolPolicy) -> Option<String> {
+    let mut result = Object::parse(result).ok()?;
+    let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
+    let name = |tool: &RawValue| Some(string_value(Object::parse(tool.get()).ok()?.get("name")?)?.into_owned());
+    let is_shown = |tool: &&RawValue| name(tool).is_none_or(|name| policy.permits(&name));
+    let all = tools.len();
+    let shown: Vec<&str> = tools.into_iter().filter(is_shown).map(RawValue::get).collect();
+    if shown.len() == all {
+        return None;
+    }
+    let shown = format!("[{}]", shown.join(","));
+    Some(result.set("tools", shown).to_json())
+}
+
 /// A page of tools as the client sees it: none that the route denies, each with what the route says of tasks. An
 /// upstream's own word is void: it has no tasks (2025-11-25 tasks, "Tool-Level Negotiation" 1).
 fn list_for_client(result: &str, policy: &ToolPolicy, has_tasks: bool) -> Option<String> {

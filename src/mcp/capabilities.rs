@@ -50,6 +50,25 @@ impl ClientCapabilities {
         })
     }
 
+    /// The `capabilities` of an `initialize` request that declares exactly this.
+    #[must_use]
+    pub fn to_json(self) -> String {
+        let feature = |declared: bool, text: &'static str| if declared { text } else { "" };
+        let comma = if self.form && self.url { "," } else { "" };
+        let elicitation = format!(
+            "\"elicitation\":{{{}{comma}{}}}",
+            feature(self.form, "\"form\":{}"),
+            feature(self.url, "\"url\":{}")
+        );
+        let sampling = format!("\"sampling\":{{{}}}", feature(self.sampling_tools, "\"tools\":{}"));
+        let declared = [
+            (self.form || self.url).then_some(elicitation),
+            (self.sampling || self.sampling_tools).then_some(sampling),
+            self.roots.then(|| "\"roots\":{}".to_owned()),
+        ];
+        format!("{{{}}}", declared.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+
     /// As bits, for a sealed token.
     #[must_use]
     pub fn to_bits(self) -> u8 {
@@ -95,32 +114,6 @@ impl ClientCapabilities {
         }
     }
 
-    /// These capabilities as JSON text for `initialize` at that version, and no others: what a version lacks is not said,
-    /// since it would be misread (2025-11-25 lifecycle, "Capability Negotiation").
-    #[must_use]
-    pub fn to_json(self, version: ProtocolVersion) -> String {
-        let mut all = Object::default();
-        if self.roots {
-            all.set("roots", "{}");
-        }
-        if self.sampling {
-            let tools = self.sampling_tools && version.has_url_elicitation();
-            all.set("sampling", if tools { "{\"tools\":{}}" } else { "{}" });
-        }
-        let elicitation = match (self.form, self.url && version.has_url_elicitation()) {
-            _ if !version.has_elicitation() => None,
-            (true, true) => Some("{\"form\":{},\"url\":{}}"),
-            // An empty object means form only, in every version.
-            (true, false) => Some("{}"),
-            (false, true) => Some("{\"url\":{}}"),
-            (false, false) => None,
-        };
-        if let Some(elicitation) = elicitation {
-            all.set("elicitation", elicitation);
-        }
-        all.to_json()
-    }
-
     /// What both have.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -150,25 +143,13 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
-/// A modern client's `capabilities` as a modern upstream may see them: never tasks in either dialect, and nothing else
-/// changed.
-///
-/// # Errors
-/// When the text is no JSON object.
-pub fn for_modern_upstream(capabilities: &str) -> Result<String, Defect> {
-    let mut all = Object::parse(capabilities)?;
-    all.remove("tasks");
-    remove_tasks_extension(&mut all);
-    Ok(all.to_json())
-}
-
-/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_modern_upstream`], and
-/// without the roots' change notifications, which are gone from that era.
+/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_upstream`] has
+/// them, and without the roots' change notifications, which are gone from that era.
 ///
 /// # Errors
 /// When the text is no JSON object.
 pub fn of_legacy_client(capabilities: &str) -> Result<String, Defect> {
-    let seen = for_modern_upstream(capabilities)?;
+    let seen = for_upstream(capabilities, ProtocolVersion::LATEST_MODERN)?;
     let mut all = Object::parse(&seen)?;
     let roots = all.get("roots").unwrap_or("{}").to_owned();
     if let Ok(mut roots) = Object::parse(&roots)
@@ -232,16 +213,6 @@ pub fn for_modern_client(capabilities: &str, tasks: bool) -> Result<String, Defe
     Ok(all.to_json())
 }
 
-/// Whether `capabilities` (JSON text), of a client or a server, have the tasks extension.
-#[must_use]
-pub fn has_tasks_extension(capabilities: &str) -> bool {
-    let Ok(all) = Object::parse(capabilities) else { return false };
-    let extensions = all.get("extensions").unwrap_or("{}");
-    // Presence is what the extension asks for, with an object of settings.
-    Object::parse(extensions)
-        .is_ok_and(|extensions| extensions.get(TASKS_EXTENSION).is_some_and(|settings| settings.starts_with('{')))
-}
-
 /// The tasks that a session gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskCapability {
@@ -264,7 +235,12 @@ mod tests {
         assert_eq!(ClientCapabilities::from_bits(all.to_bits()), all);
         assert_eq!(all.to_bits(), 0b11111);
         for bits in 0..32 {
-            assert_eq!(ClientCapabilities::from_bits(bits).to_bits(), bits);
+            let declared = ClientCapabilities::from_bits(bits);
+            assert_eq!(declared.to_bits(), bits);
+            // Whoever samples with tools samples.
+            let declared = ClientCapabilities { sampling: declared.sampling || declared.sampling_tools, ..declared };
+            let said = declared.to_json();
+            assert_eq!(read(&said), declared);
         }
     }
 
@@ -299,28 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_is_said_so_that_it_is_read_back() {
-        for bits in 0..32 {
-            let profile = ClientCapabilities::from_bits(bits);
-            let read = |version| ClientCapabilities::read(&profile.to_json(version)).unwrap();
-            // Tools without sampling can't be said.
-            let whole = ClientCapabilities { sampling_tools: profile.sampling_tools && profile.sampling, ..profile };
-            assert_eq!(read(ProtocolVersion::V2025_11_25), whole);
-            let older = ClientCapabilities { url: false, sampling_tools: false, ..whole };
-            assert_eq!(read(ProtocolVersion::V2025_06_18), older);
-            assert_eq!(read(ProtocolVersion::V2025_03_26), ClientCapabilities { form: false, ..older });
-            assert_eq!(profile.and(ClientCapabilities::from_bits(0b11111)), profile);
-            assert_eq!(profile.and(ClientCapabilities::default()), ClientCapabilities::default());
-        }
-        let all = ClientCapabilities::from_bits(0b11111).to_json(ProtocolVersion::V2025_11_25);
-        assert_eq!(all, r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#);
-    }
-
-    #[test]
     fn modern_upstreams_see_all_but_tasks() {
         let client = r#"{"tasks":{},"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#;
         assert_eq!(
-            for_modern_upstream(client).unwrap(),
+            for_upstream(client, ProtocolVersion::V2026_07_28).unwrap(),
             r#"{"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(
@@ -328,7 +286,7 @@ mod tests {
             r#"{"roots":{"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
         );
         assert_eq!(of_legacy_client(r#"{"sampling":{}}"#).unwrap(), r#"{"sampling":{}}"#);
-        assert!(for_modern_upstream("[]").is_err());
+        assert!(of_legacy_client("[]").is_err());
     }
 
     #[test]
@@ -346,8 +304,6 @@ mod tests {
             r#"{"tools":{},"extensions":{"x/y":{},"io.modelcontextprotocol/tasks":{}}}"#
         );
         assert_eq!(for_modern_client(own, false).unwrap(), r#"{"tools":{},"extensions":{"x/y":{}}}"#);
-        assert!(has_tasks_extension(own) && !has_tasks_extension(legacy));
-        assert!(!has_tasks_extension(r#"{"extensions":{"io.modelcontextprotocol/tasks":null}}"#));
     }
 
     #[test]

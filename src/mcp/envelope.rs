@@ -127,9 +127,10 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Whether capabilities declare the tasks extension: an object under its name, and nothing else, least of all the `tasks`
+/// Whether capabilities, of a client or a server, declare the tasks extension: an object under its name, and nothing else, least of all the `tasks`
 /// of the core dialect (tasks extension, "Capability negotiation").
-fn declares_tasks(capabilities: &str) -> bool {
+#[must_use]
+pub fn declares_tasks(capabilities: &str) -> bool {
     if !capabilities.contains("modelcontextprotocol") {
         return false;
     }

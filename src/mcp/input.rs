@@ -1,7 +1,7 @@
 //! Questions inside results: what an `InputRequiredResult` may hold, and what an answer to each kind of question must look
 //! like (2026-07-28 patterns, "Multi Round-Trip Requests").
 
-use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::jsonrpc::{Object, string_value};
 
@@ -160,17 +160,26 @@ fn read_request(key: &str, request: &str) -> Result<InputRequest, Unusable> {
     Ok(InputRequest { key: key.into(), method: method.into(), params: params.map(Box::from) })
 }
 
-/// The answers of a request's `inputResponses` (JSON text), as keys and JSON texts.
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputResponse {
+    /// The question's key.
+    pub key: Box<str>,
+    /// The bare result as JSON text.
+    pub value: Box<str>,
+}
+
+/// The answers of a request's `inputResponses` (JSON text).
 ///
 /// # Errors
 /// When it is no map, or names a key twice.
-pub fn responses(text: &str) -> Result<Vec<(Box<str>, Box<str>)>, &'static str> {
+pub fn responses(text: &str) -> Result<Vec<InputResponse>, &'static str> {
     let map = Object::parse(text).map_err(|_| "`inputResponses` must be an object")?;
-    if let Some((key, _)) = map.iter().find(|(key, _)| map.repeats(key)) {
-        let _: &str = key;
+    let mut keys = HashSet::new();
+    if !map.iter().all(|(key, _)| keys.insert(key)) {
         return Err("`inputResponses` has a key twice");
     }
-    Ok(map.iter().map(|(key, value)| (key.into(), value.into())).collect())
+    Ok(map.iter().map(|(key, value)| InputResponse { key: key.into(), value: value.into() }).collect())
 }
 
 /// Checks the shape of an answer (JSON text) to a question of that method: the bare result, with what every such result
@@ -182,7 +191,7 @@ pub fn check_response(method: &str, response: &str) -> Result<(), &'static str> 
     let answer = Object::parse(response).map_err(|_| "an input response must be an object")?;
     let text = |name: &str| answer.get(name).and_then(string_value);
     match method {
-        "elicitation/create" => check_elicited(text("action"), answer.get("content")),
+        "elicitation/create" => check_elicited(text("action").as_deref(), answer.get("content")),
         "sampling/createMessage" => {
             let role = text("role");
             let content = answer.get("content");
@@ -204,8 +213,8 @@ pub fn check_response(method: &str, response: &str) -> Result<(), &'static str> 
     }
 }
 
-fn check_elicited(action: Option<Cow<'_, str>>, content: Option<&str>) -> Result<(), &'static str> {
-    if !matches!(action.as_deref(), Some("accept" | "decline" | "cancel")) {
+fn check_elicited(action: Option<&str>, content: Option<&str>) -> Result<(), &'static str> {
+    if !matches!(action, Some("accept" | "decline" | "cancel")) {
         return Err("an elicitation response needs the `action` `accept`, `decline` or `cancel`");
     }
     if content.is_some_and(|content| !is_object(content)) {
@@ -324,7 +333,8 @@ mod tests {
     #[test]
     fn responses_are_a_map() {
         let read = responses(r#"{"a":{"action":"accept"},"b":1.0}"#).unwrap();
-        assert_eq!(read, [("a".into(), r#"{"action":"accept"}"#.into()), ("b".into(), "1.0".into())]);
+        let read: Vec<_> = read.iter().map(|response| (&*response.key, &*response.value)).collect();
+        assert_eq!(read, [("a", r#"{"action":"accept"}"#), ("b", "1.0")]);
         assert_eq!(responses("{}").unwrap(), []);
         assert!(responses("[]").is_err() && responses(r#"{"a":1,"a":2}"#).is_err());
     }

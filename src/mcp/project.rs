@@ -8,14 +8,11 @@ use std::borrow::Cow;
 
 use crate::jsonrpc::{Object, code, raw_string, string_value};
 
+use super::envelope::{SERVER_INFO, without_reserved};
 use super::mirror;
 
 pub use schema::wraps_output;
 
-/// The `_meta` key that names the server of a modern result.
-pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-/// Before every `_meta` key that the specification keeps for itself.
-const RESERVED: &str = "io.modelcontextprotocol/";
 /// Methods whose results say how long they hold (2026-07-28 caching, "Cacheable Results").
 const CACHEABLE: [&str; 6] =
     ["server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
@@ -37,9 +34,9 @@ pub fn result_for_legacy(method: &str, result: &str, wraps: bool) -> Option<Stri
     if is_cacheable(method) {
         object.remove("ttlMs").remove("cacheScope");
     }
-    set_meta(&mut object, |meta| {
-        meta.remove(SERVER_INFO);
-    });
+    if let Some(meta) = object.get("_meta").map(str::to_owned) {
+        set_meta(&mut object, Object::parse(&meta).unwrap_or_default().remove(SERVER_INFO));
+    }
     match method {
         "tools/list" => rewrite_tools(&mut object, schema::tool_for_legacy),
         "tools/call" => structured_for_legacy(&mut object, wraps),
@@ -81,12 +78,12 @@ pub fn result_for_modern(method: &str, result: &str, server_info: Option<&str>) 
     if is_cacheable(method) {
         object.set("ttlMs", "0").set("cacheScope", "\"private\"");
     }
-    set_meta(&mut object, |meta| {
-        remove_reserved(meta);
-        if let Some(info) = server_info {
-            meta.set(SERVER_INFO, info);
-        }
-    });
+    let meta = object.get("_meta").unwrap_or("{}").to_owned();
+    let mut meta = without_reserved(&meta);
+    if let Some(info) = server_info {
+        meta.set(SERVER_INFO, info);
+    }
+    set_meta(&mut object, &meta);
     if method == "tools/list" {
         rewrite_tools(&mut object, schema::tool_for_modern);
     }
@@ -127,23 +124,12 @@ fn rewrite_tools(result: &mut Object<'_>, rewrite: fn(&str) -> Option<String>) {
     result.set("tools", format!("[{}]", tools.join(",")));
 }
 
-/// Changes an object's `_meta`; one that is empty afterwards is left out.
-fn set_meta(object: &mut Object<'_>, change: impl FnOnce(&mut Object<'_>)) {
-    let text = object.get("_meta").unwrap_or("{}").to_owned();
-    let mut meta = Object::parse(&text).unwrap_or_default();
-    change(&mut meta);
+/// Puts changed metadata in place; what is empty is left out.
+fn set_meta(object: &mut Object<'_>, meta: &Object<'_>) {
     match meta.is_empty() {
         true => object.remove("_meta"),
         false => object.set("_meta", meta.to_json()),
     };
-}
-
-fn remove_reserved(meta: &mut Object<'_>) {
-    let names = meta.iter().map(|(name, _)| name).filter(|name| name.starts_with(RESERVED));
-    let names: Vec<String> = names.map(str::to_owned).collect();
-    for name in names {
-        meta.remove(&name);
-    }
 }
 
 /// `params` of a modern client's request for a legacy server: no reserved `_meta` (a server may refuse to see it), nothing
@@ -154,8 +140,8 @@ fn remove_reserved(meta: &mut Object<'_>) {
 pub fn params_for_legacy(params: &str) -> Option<String> {
     let mut object = Object::parse(params).ok()?;
     object.remove("inputResponses").remove("requestState").remove("task");
-    if object.get("_meta").is_some() {
-        set_meta(&mut object, remove_reserved);
+    if let Some(meta) = object.get("_meta").map(str::to_owned) {
+        set_meta(&mut object, &without_reserved(&meta));
     }
     Some(object.to_json())
 }
@@ -237,7 +223,7 @@ pub fn code_of(error: &str) -> Option<i64> {
 }
 
 /// Whether only the specification may give the code a meaning (2026-07-28 basic, "Error Codes").
-fn is_reserved(code: i64) -> bool {
+fn is_reserved_code(code: i64) -> bool {
     (-32099..=-32020).contains(&code)
 }
 
@@ -248,7 +234,7 @@ pub fn error_for_modern(error: &str) -> Cow<'_, str> {
     let Ok(mut object) = Object::parse(error) else { return Cow::Borrowed(error) };
     match code_of(error) {
         Some(RESOURCE_NOT_FOUND) => Cow::Owned(object.set("code", code::INVALID_PARAMS.to_string()).to_json()),
-        Some(code) if is_reserved(code) => Cow::Owned(internal(&object, Some(error))),
+        Some(code) if is_reserved_code(code) => Cow::Owned(internal(&object, Some(error))),
         _ => Cow::Borrowed(error),
     }
 }
@@ -259,7 +245,7 @@ pub fn error_for_modern(error: &str) -> Cow<'_, str> {
 pub fn error_for_legacy(error: &str) -> Cow<'_, str> {
     let Ok(object) = Object::parse(error) else { return Cow::Borrowed(error) };
     match code_of(error) {
-        Some(code) if is_reserved(code) && code != URL_ELICITATION_REQUIRED => Cow::Owned(internal(&object, None)),
+        Some(code) if is_reserved_code(code) && code != URL_ELICITATION_REQUIRED => Cow::Owned(internal(&object, None)),
         _ => Cow::Borrowed(error),
     }
 }

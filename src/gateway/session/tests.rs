@@ -5,6 +5,7 @@ use http::HeaderMap;
 
 use super::*;
 use crate::gateway::policy::ToolPolicy;
+use crate::gateway::pool::SessionPolicy;
 use crate::metrics::Metrics;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
@@ -42,6 +43,7 @@ fn route(name: &str) -> Route {
         places: FairQueue::new(1, 1),
         tools: ToolPolicy::default(),
         max_message: 1024,
+        sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),
     }
 }
