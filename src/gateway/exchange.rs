@@ -160,6 +160,11 @@ impl Exchange {
         }
     }
 
+    /// Has these happen again, before anything else.
+    pub(super) fn put_back(&mut self, happenings: Vec<Happening>) {
+        happenings.into_iter().rev().for_each(|happening| self.ready.push_front(happening));
+    }
+
     /// What happens next. Cancel-safe.
     pub(super) async fn next(&mut self) -> Happening {
         loop {

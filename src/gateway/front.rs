@@ -120,6 +120,7 @@ impl Gateway {
             tool: tool.map(Into::into),
             side,
             params,
+            wants_progress: envelope.progress_token.is_some(),
             headers: std::mem::take(&mut call.headers),
             profile,
             may_ask,
@@ -133,12 +134,7 @@ impl Gateway {
 
     /// `params` for a server of the same era: without what it must not see, and with its own state in place of what the
     /// client keeps of it.
-    fn params_for_modern(
-        &self,
-        call: &Call,
-        request: &Request<'_>,
-        envelope: &Envelope<'_>,
-    ) -> Result<String, Kind> {
+    fn params_for_modern(&self, call: &Call, request: &Request<'_>, envelope: &Envelope<'_>) -> Result<String, Kind> {
         let whole = request.params.whole.map_or("{}", RawValue::get);
         let params = modern::params_for_upstream(request, envelope).unwrap_or_else(|| whole.to_owned());
         let Some(state) = request.params.request_state else { return Ok(params) };

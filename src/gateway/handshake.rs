@@ -94,7 +94,7 @@ pub(super) struct Offer {
 impl Offer {
     /// The gateway's own, for sessions that serve requests of many clients: their names don't tell whose it is.
     pub(super) fn of_gateway(profile: ClientCapabilities) -> Self {
-        let (capabilities, version) = (profile.to_json(ProtocolVersion::LATEST_LEGACY), ProtocolVersion::LATEST_LEGACY);
+        let (capabilities, version) = (profile.to_json(), ProtocolVersion::LATEST_LEGACY);
         let params = format!(
             "{{\"protocolVersion\":\"{version}\",\"capabilities\":{capabilities},\"clientInfo\":{GATEWAY_INFO}}}"
         );

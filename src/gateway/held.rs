@@ -16,10 +16,10 @@ use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
-pub(super) use ending::{UPSTREAM_ERROR, is_error_object};
-use ending::{failed, finish_of, message_of_error};
+pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
+use ending::{finish_of, message_of_error};
 
-use super::exchange::{self, Dispatch, Exchange};
+use super::exchange::{self, Dispatch, Exchange, Happening};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
 use super::{Gateway, Route};
@@ -77,6 +77,20 @@ impl HeldCall {
     ) -> Self {
         let counted = Counted::new(&record.gateway, &route, &session);
         Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
+    }
+
+    /// The call of a task that was made when it had been sent already, with what it asked by then.
+    pub(super) fn adopt(
+        record: Record,
+        route: Arc<Route>,
+        session: Arc<Session>,
+        mut exchange: Exchange,
+        asked: Vec<Happening>,
+    ) -> Self {
+        let counted = Counted::new(&record.gateway, &route, &session);
+        exchange.becomes(record.task.id, &record.task.owner);
+        exchange.put_back(asked);
+        Self { record, route, session, draft: None, exchange: Some(exchange), queued: None, counted }
     }
 
     /// Runs the call to its end.

@@ -95,7 +95,7 @@ impl Gateway {
 }
 
 /// `params` as a server without tasks may see them; `None` where nothing has to change.
-fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option<String> {
+pub(super) fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option<String> {
     if !envelope.has_tasks && !request.params.speaks_of_tasks() {
         return None;
     }

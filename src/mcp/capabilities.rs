@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn reads_what_is_declared() {
-        let read = |text| ClientCapabilities::read(text).unwrap();
+        let read = |text: &str| ClientCapabilities::read(text).unwrap();
         assert_eq!(read("{}"), ClientCapabilities::default());
         assert!(read(r#"{"elicitation":{}}"#).form && !read(r#"{"elicitation":{}}"#).url);
         let url_only = read(r#"{"elicitation":{"url":{}}}"#);
@@ -239,8 +239,7 @@ mod tests {
             assert_eq!(declared.to_bits(), bits);
             // Whoever samples with tools samples.
             let declared = ClientCapabilities { sampling: declared.sampling || declared.sampling_tools, ..declared };
-            let said = declared.to_json();
-            assert_eq!(read(&said), declared);
+            assert_eq!(read(&declared.to_json()), declared);
         }
     }
 

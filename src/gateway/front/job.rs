@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::gateway::eras::Side;
 use crate::gateway::policy::TaskPolicy;
+use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::{Gateway, Route};
 use crate::mcp::capabilities::ClientCapabilities;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub(super) side: Side,
     /// `params` for the upstream, without a progress token.
     pub(super) params: String,
+    /// The client wants to hear of progress.
+    pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
     /// What its client can be asked.
     pub(super) profile: ClientCapabilities,
@@ -72,6 +75,12 @@ impl Job {
                 Err(Stop::Gone) => return,
                 Err(Stop::Fault(fault)) => return client.answer(Err(fault.into())).await,
             };
+            if let What::Discovery = self.what {
+                let welcome = ready.lease.as_ref().map_or("{}", Lease::welcome);
+                let result = super::discovered(welcome).ok_or(Kind::from(Fault::UpstreamProtocol));
+                let answer = result.map(|result| client.response(&result));
+                return client.answer(answer).await;
+            }
             match Talk::new(&mut self, ready, deadline).run(client).await {
                 Left::Nothing => return,
                 Left::SessionGone(left) if is_last => {

@@ -91,6 +91,11 @@ impl List {
         }
     }
 
+    /// Whether nothing of it was read yet that a later page must go with.
+    pub(super) fn may_begin_anew(&self) -> bool {
+        self.session.is_none() && self.read.is_empty()
+    }
+
     /// Takes a page that the upstream gave on a session. `is_kept`: the session will be there for the next.
     ///
     /// # Errors

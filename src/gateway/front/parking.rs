@@ -17,7 +17,7 @@ use crate::gateway::call::Call;
 use crate::gateway::rejection::{Kind, QUOTA_RETRY};
 use crate::gateway::{Request, Route};
 use crate::jsonrpc::{Object, raw_string, string_value};
-use crate::mcp::input;
+use crate::mcp::input::{self, InputResponse};
 use crate::seal::{Purpose, Sealer, fingerprint};
 
 use super::client::Client;
@@ -28,14 +28,11 @@ pub(super) const MOST_PARKED: usize = 64;
 /// What is wrong with a state, whatever it is.
 const STALE: &str = "This `requestState` is not valid, or not any more; call again without it";
 
-/// The answers that came with a retry, by the keys of the questions, as JSON texts.
-pub(super) type Answers = Vec<(Box<str>, Box<str>)>;
-
 /// A client that called again.
 #[derive(Debug)]
 pub(super) struct Retry {
     pub(super) client: Client,
-    pub(super) answers: Answers,
+    pub(super) answers: Vec<InputResponse>,
     /// This request declares the tasks extension.
     pub(super) declares_tasks: bool,
 }
@@ -170,14 +167,18 @@ pub(super) fn subject_of(route: &Route, request: &Request<'_>) -> [u8; 32] {
 ///
 /// # Errors
 /// When they are no map.
-pub(super) fn answers_of(request: &Request<'_>) -> Result<Answers, Kind> {
-    request.params.input_responses.map_or(Ok(Vec::new()), |answers| input::responses(answers.get())).map_err(Kind::Params)
+fn answers_of(request: &Request<'_>) -> Result<Vec<InputResponse>, Kind> {
+    request
+        .params
+        .input_responses
+        .map_or(Ok(Vec::new()), |answers| input::responses(answers.get()))
+        .map_err(Kind::Params)
 }
 
 /// A state that is good, with what answers it.
 pub(super) struct Claim {
     ticket: Ticket,
-    answers: Answers,
+    answers: Vec<InputResponse>,
 }
 
 impl Gateway {
@@ -197,8 +198,8 @@ impl Gateway {
         };
         let answers = answers_of(request)?;
         for (key, method) in &asked {
-            if let Some((_, answer)) = answers.iter().find(|(answered, _)| answered == key) {
-                input::check_response(method, answer).map_err(Kind::Params)?;
+            if let Some(answer) = answers.iter().find(|answer| answer.key == *key) {
+                input::check_response(method, &answer.value).map_err(Kind::Params)?;
             }
         }
         Ok(Claim { ticket, answers })

@@ -31,14 +31,18 @@ impl Job {
         let level = client.level();
         async move {
             let (session, lease) = self.conversation(level).await?;
-            let is_call = self.tool.is_some();
-            let gate =
-                if is_call { self.route.gate(&session, self.policy.exclusive).await } else { Default::default() };
-            let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
-            let permit = permit.map_err(|_| Kind::queue_full(&self.route))?;
-            let places = Box::new((permit, gate, self.route.metrics.upstream_in_flight()));
+            let places = self.places(&session).await?;
             Ok(Ready { session, lease, places })
         }
+    }
+
+    /// The gate of its session, and its place.
+    pub(super) async fn places(&self, session: &Session) -> Result<Box<dyn Send>, Kind> {
+        let is_call = self.tool.is_some();
+        let gate = if is_call { self.route.gate(session, self.policy.exclusive).await } else { (None, None) };
+        let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
+        let permit = permit.map_err(|_| Kind::queue_full(&self.route))?;
+        Ok(Box::new((permit, gate, self.route.metrics.upstream_in_flight())))
     }
 
     /// A conversation with the upstream, that a task may go on with.

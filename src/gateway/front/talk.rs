@@ -19,7 +19,7 @@ use crate::mcp::project;
 
 use super::client::Client;
 use super::course::Course;
-use super::job::{Job, Stop, What, unless_stopped};
+use super::job::{Job, Stop, unless_stopped};
 use super::parking::Place;
 use super::ready::Ready;
 use super::refusal::{refusal, required};
@@ -29,13 +29,13 @@ const GONE: &str = "the client went away";
 
 /// A call that was sent.
 pub(super) struct Talk<'j> {
-    job: &'j mut Job,
-    session: Arc<Session>,
-    lease: Option<Lease>,
+    pub(super) job: &'j mut Job,
+    pub(super) session: Arc<Session>,
+    pub(super) lease: Option<Lease>,
     /// `None`: the upstream has answered, or the call is a task's.
-    exchange: Option<Exchange>,
+    pub(super) exchange: Option<Exchange>,
     /// What the upstream waits for.
-    asked: Vec<Outstanding>,
+    pub(super) asked: Vec<Outstanding>,
     /// Numbers the questions, over all rounds.
     next_key: u32,
     /// Its place among the calls that wait for their clients, once it has asked.
@@ -50,18 +50,18 @@ pub(super) struct Talk<'j> {
 }
 
 /// A question for the client.
-struct Outstanding {
+pub(super) struct Outstanding {
     key: Box<str>,
-    method: Box<str>,
-    params: Option<Box<str>>,
+    pub(super) method: Box<str>,
+    pub(super) params: Option<Box<str>>,
     /// As an `InputRequest`.
     request: String,
-    asker: Asker,
+    pub(super) asker: Asker,
 }
 
 /// Who waits for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Asker {
+pub(super) enum Asker {
     /// A request of the upstream's.
     Upstream(Id),
     /// The call itself, which is to be sent again once a URL has been visited.
@@ -81,6 +81,8 @@ enum Turn {
     Happened(Happening),
     /// It took so long that it becomes a task.
     Due,
+    /// What it failed for is done: it can be sent once more.
+    Again,
     Stopped(Stop),
 }
 
@@ -146,15 +148,11 @@ impl<'j> Talk<'j> {
 
     /// Goes on until the client has its answer.
     pub(super) async fn run(mut self, mut client: Client) -> Left {
-        if let What::Discovery = self.job.what {
-            self.exchange = None;
-            client.answer(self.discovered()).await;
-            return Left::Nothing;
-        }
         loop {
             let mut step = match self.turn(&mut client).await {
                 Turn::Happened(happening) => self.happened(happening, &mut client),
                 Turn::Due => Step::Task,
+                Turn::Again => Step::Again,
                 Turn::Stopped(Stop::Gone) => {
                     self.abandon(GONE).await;
                     return Left::Nothing;
@@ -205,7 +203,7 @@ impl<'j> Talk<'j> {
         if let Some(end) = self.ended.take() {
             return Turn::Happened(Happening::Ended(end));
         }
-        let Some(exchange) = &mut self.exchange else { return Turn::Happened(Happening::Ended(End::SessionGone)) };
+        let Some(exchange) = &mut self.exchange else { return Turn::Again };
         let kill = &self.job.gateway.kill;
         tokio::select! {
             happening = exchange.next() => Turn::Happened(happening),
@@ -340,13 +338,6 @@ impl<'j> Talk<'j> {
         if !is_over {
             exchange.cancel(reason).await;
         }
-    }
-
-    /// What `server/discover` says of a server that has a handshake instead.
-    fn discovered(&self) -> Result<bytes::Bytes, Kind> {
-        let welcome = self.lease.as_ref().map_or("{}", Lease::welcome);
-        let result = super::discovered(welcome).ok_or(Fault::UpstreamProtocol)?;
-        Ok(crate::jsonrpc::response(&self.job.id, &result))
     }
 
     /// Whether the upstream has sessions.

@@ -25,7 +25,9 @@ impl Talk<'_> {
         match end {
             End::Answered(message) => self.answered(&message),
             End::Refused { status, error } => {
-                if status == StatusCode::BAD_REQUEST && let Some(lease) = &mut self.lease {
+                if status == StatusCode::BAD_REQUEST
+                    && let Some(lease) = &mut self.lease
+                {
                     // It may have become one that wants a session.
                     lease.spoil();
                 }
@@ -63,7 +65,8 @@ impl Talk<'_> {
         if !is_error_object(error) {
             return Step::Answer(Err(Fault::UpstreamProtocol.into()));
         }
-        if self.is_legacy() && self.job.may_ask
+        if self.is_legacy()
+            && self.job.may_ask
             && let Some(urls) = project::url_elicitations(error)
         {
             return self.urls_required(urls);
@@ -153,6 +156,5 @@ impl Talk<'_> {
 /// Whether a result is a task's handle of the core dialect.
 fn is_handle(result: &str) -> bool {
     result.contains("\"task\"")
-        && Object::parse(result)
-            .is_ok_and(|result| result.get("task").is_some() && result.get("content").is_none())
+        && Object::parse(result).is_ok_and(|result| result.get("task").is_some() && result.get("content").is_none())
 }

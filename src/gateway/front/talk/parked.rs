@@ -6,10 +6,11 @@ use crate::clock::Timestamp;
 use crate::gateway::exchange::Happening;
 use crate::gateway::front::client::Client;
 use crate::gateway::front::course::{self, Asked, Course};
-use crate::gateway::front::parking::{Answers, Place, Retry, input_required};
+use crate::gateway::front::parking::{Place, Retry, input_required};
 use crate::gateway::rejection::{Fault, Kind};
 use crate::jsonrpc::Object;
 use crate::mcp::envelope::SERVER_INFO;
+use crate::mcp::input::InputResponse;
 use crate::task::Answer;
 
 use super::{Asker, GONE, Talk};
@@ -122,8 +123,8 @@ impl Talk<'_> {
     }
 
     /// Gives the upstream the answers to the questions of a round, if all are there: those that it still waits for.
-    fn take_answers(&mut self, round: &[Box<str>], answers: &Answers) -> Answered {
-        let answer_to = |key: &str| answers.iter().find(|(answered, _)| **answered == *key).map(|(_, answer)| answer);
+    fn take_answers(&mut self, round: &[Box<str>], answers: &[InputResponse]) -> Answered {
+        let answer_to = |key: &str| answers.iter().find(|answer| *answer.key == *key).map(|answer| &answer.value);
         let is_open = |key: &Box<str>| self.asked.iter().any(|question| question.key == *key);
         if round.iter().filter(|key| is_open(key)).any(|key| answer_to(key).is_none()) {
             return Answered::Some;
