@@ -17,7 +17,7 @@ use crate::admin::{self, AdminState};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
-use crate::gateway::pool::SessionPolicy;
+use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
@@ -228,8 +228,10 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         name: route.name.as_str().into(),
         upstream,
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
-        sessions: SessionPolicy::Auto,
+        eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
+        native: route.native,
+        sessions: route.upstream.sessions,
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
     }

@@ -10,7 +10,8 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
-mod eras;
+mod bridge;
+pub mod eras;
 mod exchange;
 mod forward;
 mod front;
@@ -78,8 +79,12 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
     /// How its sessions are shared by clients that have none.
     pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
@@ -365,6 +370,7 @@ impl Gateway {
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
             self.reap_pool();
+            self.sessions.all().iter().for_each(|session| session.bridge.tidy());
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -503,7 +509,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
+        Kind::Fault(_) | Kind::OtherEra | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

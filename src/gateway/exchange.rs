@@ -66,7 +66,6 @@ pub(super) enum Happening {
     /// The upstream asks something that the client declared it can answer.
     Asked { id: Id, method: Box<str>, params: Option<Box<str>> },
     /// The upstream asked something that was not declared, and was refused.
-    #[allow(dead_code, reason = "a task's call goes on without; a front tells its client")]
     Undeclared { method: Box<str>, params: Option<Box<str>> },
     /// The upstream withdraws a question.
     Withdrawn(Id),
@@ -82,7 +81,6 @@ pub(super) enum End {
     /// The upstream's whole response.
     Answered(Bytes),
     /// The upstream refused with an HTTP error status and this JSON-RPC error.
-    #[allow(dead_code, reason = "a task has no place for a status; a front passes it on")]
     Refused { status: StatusCode, error: Box<str> },
     /// The upstream does not know the session; it ran nothing.
     SessionGone,

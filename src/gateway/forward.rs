@@ -21,6 +21,7 @@ use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
+use super::eras::Side;
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, OpenStream, Plain, Session};
@@ -66,6 +67,10 @@ impl Gateway {
         request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
+        if session.terms.is_bridged() {
+            // Boxed, since every call would have room for it.
+            return Box::pin(self.bridged_request(call, session, request, manner)).await;
+        }
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -109,7 +114,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let id = &request.id;
         // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
-        let minted = session.terms.upstream.id.is_none();
+        let minted = session.terms.upstream.id.is_none() || !upstream.has_sessions();
         let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
         let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
@@ -178,6 +183,12 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
+            if let Err(error) = &sent
+                && !session.terms.upstream.version.has_sessions()
+                && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
+            {
+                return Err(Kind::OtherEra);
+            }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))
         })
@@ -209,7 +220,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
         Ok(_) => UpstreamOutcome::Answered,
         Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::Status(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }

@@ -30,6 +30,7 @@ use crate::mcp::version::ProtocolVersion;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::ladder::needs_tasks;
+use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
 use super::rejection::{Fault, Kind};
 use super::tools::called_tool;
@@ -39,6 +40,7 @@ use client::{Client, Waiting};
 use course::{Asked, Course, course};
 use job::{Job, What};
 use lists::{List, listed};
+use state::Binding;
 
 pub(super) use parking::Parking;
 pub(super) use refusal::refusal;
@@ -136,13 +138,14 @@ impl Gateway {
     /// client keeps of it.
     fn params_for_modern(&self, call: &Call, request: &Request<'_>, envelope: &Envelope<'_>) -> Result<String, Kind> {
         let whole = request.params.whole.map_or("{}", RawValue::get);
-        let params = modern::params_for_upstream(request, envelope).unwrap_or_else(|| whole.to_owned());
-        let Some(state) = request.params.request_state else { return Ok(params) };
-        let state = state::unwrap(self, call, state.get());
-        let state = state.ok_or(Kind::Params("This `requestState` is not valid; call again without it"))?;
-        let mut params = Object::parse(&params).map_err(|_| Kind::Params("`params` must be an object"))?;
-        Ok(params.set("requestState", state).to_json())
+        let state = self.brought_state(&Binding::of(call), request)?;
+        Ok(modern::params_for_upstream(request, envelope, state).unwrap_or_else(|| whole.to_owned()))
     }
+}
+
+/// Whether a call may become a task, so that somebody must be there who can make it one.
+pub(super) fn may_be_task(policy: &TaskPolicy, envelope: &Envelope<'_>) -> bool {
+    envelope.has_tasks && policy.support != Support::Forbidden
 }
 
 /// `params` for a server of the other era.

@@ -13,7 +13,7 @@ use crate::upstream::{Error, Opened};
 use super::call::{Answer, Call};
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::session::{NoRoom, Session, Terms};
-use super::{Gateway, Request, Route};
+use super::{Gateway, Request, Route, bridge};
 
 impl Gateway {
     /// Opens a session.
@@ -41,10 +41,12 @@ impl Gateway {
         let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
-            let opened = open(&route, &offer, headers).await?;
+            let opened = open_either(&route, &offer, headers).await?;
             let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
             let upstream = opened.session;
-            let result = match result_for_client(&opened.result, version, tasks) {
+            let is_bridged = !upstream.version.has_sessions();
+            let welcome = if is_bridged { bridge::welcome } else { result_for_client };
+            let result = match welcome(&opened.result, version, tasks) {
                 Ok(result) => result,
                 Err(kind) => {
                     route.upstream.close(&upstream).await;
@@ -56,10 +58,15 @@ impl Gateway {
                 principal: principal.digest(),
                 version,
                 upstream: upstream.clone(),
-                client,
+                client: if is_bridged { bridge::askable(&offer.capabilities, version) } else { client },
             };
             match gateway.sessions.create(room, terms, &route.metrics) {
-                Ok(session) => Ok((session, result)),
+                Ok(session) => {
+                    if is_bridged {
+                        bridge::begin(&session, &offer.params, &opened.result);
+                    }
+                    Ok((session, result))
+                }
                 Err(no_room) => {
                     route.upstream.close(&upstream).await;
                     Err(refusal(&no_room))
@@ -108,6 +115,16 @@ impl Offer {
         params.set("protocolVersion", raw_string(version.as_str())).set("capabilities", capabilities.clone());
         Some((params.to_json(), capabilities))
     }
+}
+
+/// Opens the upstream's session. A server that refuses to may be one of the era without sessions; it is then asked what
+/// it is instead.
+async fn open_either(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
+    let refused = match open(route, offer, headers).await {
+        Err(refused @ (Kind::Upstream { .. } | Kind::Fault(Fault::UpstreamProtocol))) => refused,
+        other => return other,
+    };
+    bridge::discover(route).await.map_err(|_| refused)
 }
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
-use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_modern_upstream};
+use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
+use crate::mcp::input::{ResultType, is_typed};
 use crate::mcp::method::Method;
 use crate::mcp::project::{self, HopError};
 use crate::mcp::version::ProtocolVersion;
@@ -16,6 +17,7 @@ use crate::upstream::SessionKey;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::forward::Manner;
+use super::front::{may_be_task, state::Binding};
 use super::policy::Support;
 use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
@@ -39,7 +41,7 @@ impl Gateway {
                     let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
                     self.modern_forward(call, request, &envelope, upstream, manner).await
                 }
-                Side::Legacy => Err(Kind::NoMethod),
+                Side::Legacy => self.fronted(call, request, &envelope, Side::Legacy).await,
             },
         }
     }
@@ -58,6 +60,9 @@ impl Gateway {
             return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
         }
         match self.side_of(&call.route).await? {
+            side if side == Side::Legacy || may_be_task(policy, envelope) => {
+                self.fronted(call, request, envelope, side).await
+            }
             Side::Modern(upstream) => {
                 let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
                 self.modern_forward(call, request, envelope, upstream, manner).await
@@ -76,9 +81,22 @@ impl Gateway {
         manner: Manner,
     ) -> Result<Answer, Kind> {
         let session = self.conversation(call, upstream, envelope.client);
-        let params = params_for_upstream(request, envelope);
-        let manner = Manner { rewrite: Some(checked(manner.rewrite)), params, ..manner };
+        let binding = request.method.may_ask().then(|| Binding::of(call));
+        let state = binding.as_ref().map(|binding| self.brought_state(binding, request)).transpose()?.flatten();
+        let params = params_for_upstream(request, envelope, state);
+        let checks =
+            Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
+        let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
         self.forward(call, session, request, manner).await.map_err(of_stateless)
+    }
+
+    /// The upstream's state that a client brings back, as the upstream gave it.
+    pub(super) fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
+        let Some(state) = request.params.request_state else { return Ok(None) };
+        let state = binding.unwrap(&self.sealer, state.get());
+        state
+            .map(Some)
+            .ok_or(Kind::Params("`requestState` is not one that was given to this caller here, or it has expired"))
     }
 
     /// A conversation for one request of a modern client.
@@ -95,15 +113,18 @@ impl Gateway {
 }
 
 /// `params` as a server without tasks may see them; `None` where nothing has to change.
-pub(super) fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>) -> Option<String> {
-    if !envelope.has_tasks && !request.params.speaks_of_tasks() {
+pub(super) fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>, state: Option<String>) -> Option<String> {
+    if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
     let mut params = Object::parse(request.params.whole?.get()).ok()?;
     params.remove("task");
+    if let Some(state) = state {
+        params.set("requestState", state);
+    }
     let meta = params.get("_meta")?.to_owned();
     let mut meta = Object::parse(&meta).ok()?;
-    meta.set(CLIENT_CAPABILITIES, for_modern_upstream(envelope.capabilities).ok()?);
+    meta.set(CLIENT_CAPABILITIES, for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN).ok()?);
     meta.remove(RELATED_TASK);
     Some(params.set("_meta", meta.to_json()).to_json())
 }
@@ -143,23 +164,59 @@ fn permitted_tools(result: &str, route: &Route) -> Option<String> {
     Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json())
 }
 
-/// What a server of the same era answers, as the client may see it.
-fn checked(inner: Option<Rewrite>) -> Rewrite {
-    Arc::new(move |outcome| {
+/// What is looked at in every answer of a server of the same era.
+struct Checks {
+    gateway: Arc<Gateway>,
+    route: Arc<Route>,
+    /// Of methods that may answer with questions.
+    binding: Option<Binding>,
+    /// What is changed for this method alone.
+    inner: Option<Rewrite>,
+}
+
+impl Checks {
+    fn look(&self, outcome: &Outcome<'_>) -> Rewritten {
         match outcome {
-            Outcome::Result(result) if is_task(result.get()) => {
-                tracing::warn!("the upstream made a task, though no request declared the extension to it");
-                return Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json());
-            }
-            Outcome::Error(error) => {
-                if let Cow::Owned(error) = error_for_client(error.get()) {
-                    return Rewritten::Error(error);
-                }
-            }
-            Outcome::Result(_) => {}
+            Outcome::Error(error) => match error_for_client(error.get()) {
+                Cow::Owned(error) => Rewritten::Error(error),
+                Cow::Borrowed(_) => Rewritten::Same,
+            },
+            Outcome::Result(result) => self
+                .look_at_result(result.get())
+                .unwrap_or_else(|| self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))),
         }
-        inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))
-    })
+    }
+
+    /// `None` for a result that is complete. Most are, and are known to be without being read.
+    fn look_at_result(&self, result: &str) -> Option<Rewritten> {
+        let may_be = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
+        if !may_be(b"\"resultType\"") && !is_typed(result) {
+            // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
+            self.gateway.looked_legacy(&self.route);
+            let complete = project::result_for_modern("", result, None);
+            return Some(complete.map_or(Rewritten::Same, Rewritten::Result));
+        }
+        if !may_be(b"\"input_required\"") && !may_be(b"\"task\"") {
+            return None;
+        }
+        let broken = || Some(Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json()));
+        match (ResultType::of(result), &self.binding) {
+            (ResultType::Complete, _) => None,
+            (ResultType::InputRequired, Some(binding)) => {
+                let mut round = Object::parse(result).ok()?;
+                let state = round.get("requestState")?;
+                let wrapped = binding.wrap(&self.gateway.sealer, state);
+                Some(Rewritten::Result(round.set("requestState", wrapped).to_json()))
+            }
+            (ResultType::InputRequired, None) => broken(),
+            (ResultType::Task, _) => {
+                tracing::warn!("the upstream made a task, though no request declared the extension to it");
+                broken()
+            }
+            // What this one means nobody here knows, and the client may.
+            (ResultType::Unknown, _) => None,
+        }
+    }
 }
 
 /// A stateless server's error as its client may see it. What the client is said to lack it does lack: it was passed on.
@@ -179,10 +236,4 @@ pub(super) fn of_stateless(kind: Kind) -> Kind {
         Kind::Upstream { status, error } => Kind::Upstream { status, error: error_for_client(&error).into() },
         other => other,
     }
-}
-
-/// Whether a result is a task's handle. Most are known not to be without being read.
-fn is_task(result: &str) -> bool {
-    memchr::memmem::find(result.as_bytes(), b"\"task\"").is_some()
-        && Object::parse(result).is_ok_and(|result| result.get("resultType") == Some("\"task\""))
 }

@@ -31,15 +31,14 @@ impl Support {
     }
 }
 
-/// Where a question goes that the upstream asks before a call has become a task.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Where an upstream's question goes before a modern client has a task's handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Questions {
-    /// Into the call where the upstream asks that way itself, else into a task.
-    #[default]
+    /// In the call where the upstream is modern, else in a task.
     Auto,
-    /// The call becomes a task, with the question inside.
+    /// The call becomes a task that asks.
     InTask,
-    /// It is the answer to the call, and the client calls again with what it was asked.
+    /// The answer to the call asks.
     InCall,
 }
 
@@ -48,10 +47,9 @@ pub enum Questions {
 pub struct TaskPolicy {
     /// Whether calls are tasks.
     pub support: Support,
-    /// How long a call of a client that leaves the choice to the gateway may take before it becomes a task; `None`: for
-    /// ever.
+    /// After how long a modern client's call becomes a task: at once for zero; `None`: never for that reason.
     pub defer: Option<Duration>,
-    /// Where its questions go before that.
+    /// Where questions go before there is a task.
     pub questions: Questions,
     /// The tool runs alone on its upstream session, so that its questions are surely its own.
     pub exclusive: bool,

@@ -75,6 +75,9 @@ pub enum Kind {
         /// When the next one is admitted.
         retry_after: Duration,
     },
+    /// The upstream refused a modern request unread, since it speaks the other era now. Never told: the request is sent
+    /// once more, in translation.
+    OtherEra,
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
     /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
@@ -168,7 +171,9 @@ impl From<&upstream::Error> for Fault {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
             upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
-            upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
+            upstream::Error::Protocol(_) | upstream::Error::Status(_) | upstream::Error::Refused { .. } => {
+                Self::UpstreamProtocol
+            }
         }
     }
 }
@@ -241,6 +246,7 @@ impl Rejection {
             | Kind::Params(_)
             | Kind::Cancelled(_)
             | Kind::Quota { .. }
+            | Kind::OtherEra
             | Kind::Fault(_) => StatusCode::OK,
         }
     }
@@ -341,6 +347,7 @@ impl Kind {
                     retry_after_ms: millis(retry_after),
                 })
             }
+            Self::OtherEra => Fault::UpstreamUnreachable.to_error(),
             Self::Fault(fault) => fault.to_error(),
             Self::Upstream { .. } | Self::UpstreamNoMethod(_) => {
                 ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message())

@@ -25,7 +25,7 @@ use crate::task::{Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
-use super::Route;
+use super::{Route, bridge};
 
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
@@ -67,6 +67,8 @@ pub struct Session {
     pub ended: CancellationToken,
     /// Shared by calls, alone for those of exclusive tools.
     pub exclusive: Arc<RwLock<()>>,
+    /// What is kept here because the server keeps nothing.
+    pub(super) bridge: bridge::State,
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
@@ -219,6 +221,7 @@ impl Session {
             token,
             ended: CancellationToken::new(),
             exclusive: Arc::default(),
+            bridge: bridge::State::default(),
             last_seen: AtomicU64::new(now.as_millis()),
             open_streams: AtomicUsize::new(0),
             live: Mutex::default(),

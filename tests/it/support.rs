@@ -8,6 +8,7 @@ mod metrics;
 pub(crate) mod processes;
 mod raw;
 pub(crate) mod raw_upstream;
+pub(crate) mod stateless;
 
 use std::future::Future;
 use std::time::Duration;

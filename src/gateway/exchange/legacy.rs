@@ -58,7 +58,9 @@ impl Exchange {
                 Ok(again)
             }
             _ if matches!(error, Some(Error::TooLarge(_))) => Err(End::Fault(Fault::UpstreamTooLarge)),
-            _ if !was_resuming && (self.saw_garbage || matches!(error, Some(Error::Protocol(_)))) => {
+            _ if !was_resuming
+                && (self.saw_garbage || matches!(error, Some(Error::Protocol(_) | Error::Status(_)))) =>
+            {
                 Err(End::Fault(Fault::UpstreamProtocol))
             }
             _ => Err(End::Fault(Fault::OutcomeUnknown)),

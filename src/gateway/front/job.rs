@@ -75,6 +75,11 @@ impl Job {
                 Err(Stop::Gone) => return,
                 Err(Stop::Fault(fault)) => return client.answer(Err(fault.into())).await,
             };
+            if let What::List(list) = &self.what
+                && let Err(kind) = list.check(ready.session.number)
+            {
+                return client.answer(Err(kind)).await;
+            }
             if let What::Discovery = self.what {
                 let welcome = ready.lease.as_ref().map_or("{}", Lease::welcome);
                 let result = super::discovered(welcome).ok_or(Kind::from(Fault::UpstreamProtocol));

@@ -223,7 +223,9 @@ impl Gateway {
 /// An `InputRequiredResult` (2026-07-28 patterns). `requests` are keys and `InputRequest`s.
 pub(super) fn input_required<'a>(requests: impl Iterator<Item = (&'a str, &'a str)>, state: &str) -> String {
     let mut asked = Object::default();
-    requests.for_each(|(key, request)| drop(asked.set(key, request)));
+    for (key, request) in requests {
+        asked.set(key, request);
+    }
     format!("{{\"resultType\":\"input_required\",\"inputRequests\":{},\"requestState\":{state}}}", asked.to_json())
 }
 

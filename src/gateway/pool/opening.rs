@@ -181,6 +181,9 @@ impl Gateway {
 fn of_opening(error: &Error) -> Failure {
     Failure::Fault(match error {
         Error::Connect(_) | Error::Lost(_) => Fault::UpstreamUnreachable,
-        Error::SessionGone | Error::Protocol(_) | Error::TooLarge(_) | Error::Refused { .. } => Fault::UpstreamProtocol,
+        Error::Status(status) if status.is_server_error() => Fault::UpstreamUnreachable,
+        Error::SessionGone | Error::Protocol(_) | Error::TooLarge(_) | Error::Status(_) | Error::Refused { .. } => {
+            Fault::UpstreamProtocol
+        }
     })
 }

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use super::*;
+use crate::gateway::eras::{Eras, Setting};
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
 use crate::metrics::Metrics;
@@ -24,6 +25,10 @@ impl Upstream for Nowhere {
         Err(Error::SessionGone)
     }
 
+    fn stateless(&self) -> SessionKey {
+        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN }
+    }
+
     async fn send(&self, _: &SessionKey, _: Outgoing) -> Result<Reply, Error> {
         Err(Error::SessionGone)
     }
@@ -41,7 +46,9 @@ fn route(name: &str) -> Route {
         name: name.into(),
         upstream: Arc::new(Nowhere),
         places: FairQueue::new(1, 1),
+        eras: Eras::new(Setting::Auto),
         tools: ToolPolicy::default(),
+        native: false,
         max_message: 1024,
         sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),

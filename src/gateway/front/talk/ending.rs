@@ -5,7 +5,7 @@ use http::StatusCode;
 
 use crate::gateway::exchange::End;
 use crate::gateway::front::lists::Page;
-use crate::gateway::front::{job::What, state};
+use crate::gateway::front::{job::What, state::Binding};
 use crate::gateway::held::is_error_object;
 use crate::gateway::modern;
 use crate::gateway::pool::Lease;
@@ -135,7 +135,7 @@ impl Talk<'_> {
             ResultType::InputRequired if self.job.may_ask => {
                 let mut asking = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
                 if let Some(state) = asking.get("requestState").map(str::to_owned) {
-                    asking.set("requestState", state::wrap_for(&self.job.gateway, &self.session.terms, &state));
+                    asking.set("requestState", Binding::of_terms(&self.session.terms).wrap(&self.job.gateway.sealer, &state));
                 }
                 Ok(Step::Answer(Ok(asking.to_json())))
             }
