@@ -113,7 +113,11 @@ impl Gateway {
 }
 
 /// `params` as a server without tasks may see them; `None` where nothing has to change.
-pub(super) fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>, state: Option<String>) -> Option<String> {
+pub(super) fn params_for_upstream(
+    request: &Request<'_>,
+    envelope: &Envelope<'_>,
+    state: Option<String>,
+) -> Option<String> {
     if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }

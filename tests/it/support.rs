@@ -3,6 +3,7 @@
 mod answer;
 mod binary;
 mod client;
+mod enveloped;
 mod gateway;
 mod metrics;
 pub(crate) mod processes;
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub(crate) use answer::Answer;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
+pub(crate) use enveloped::{Stateless, TASKS};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
 pub(crate) use raw::{Connection, RawAnswer};

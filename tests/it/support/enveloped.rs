@@ -44,8 +44,7 @@ impl Stateless {
         meta["io.modelcontextprotocol/protocolVersion"] = json!(VERSION);
         meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         params["_meta"] = meta;
-        let mut headers =
-            vec![("mcp-protocol-version", VERSION.to_owned()), ("mcp-method", method.to_owned())];
+        let mut headers = vec![("mcp-protocol-version", VERSION.to_owned()), ("mcp-method", method.to_owned())];
         if let Some(name) = ["name", "uri", "taskId"].iter().find_map(|key| params[key].as_str()) {
             headers.push(("mcp-name", name.to_owned()));
         }

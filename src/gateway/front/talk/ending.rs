@@ -135,7 +135,10 @@ impl Talk<'_> {
             ResultType::InputRequired if self.job.may_ask => {
                 let mut asking = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
                 if let Some(state) = asking.get("requestState").map(str::to_owned) {
-                    asking.set("requestState", Binding::of_terms(&self.session.terms).wrap(&self.job.gateway.sealer, &state));
+                    asking.set(
+                        "requestState",
+                        Binding::of_terms(&self.session.terms).wrap(&self.job.gateway.sealer, &state),
+                    );
                 }
                 Ok(Step::Answer(Ok(asking.to_json())))
             }
