@@ -24,7 +24,9 @@ mod modern;
 mod params;
 pub mod pool;
 pub mod relay;
+pub mod schemas;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tools;
 
@@ -66,6 +68,7 @@ use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+use subscriptions::Subscriptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -83,6 +86,8 @@ pub struct Route {
     pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// What is known of its tools.
+    pub schemas: schemas::Schemas,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
     pub native: bool,
     /// How its sessions are shared by clients that have none.
@@ -160,6 +165,7 @@ pub struct Gateway {
     pool: Pool,
     parking: Parking,
     deliveries: Arc<Deliveries>,
+    subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
@@ -200,6 +206,7 @@ impl Gateway {
             pool: Pool::default(),
             parking: Parking::default(),
             deliveries,
+            subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
             limits: parts.limits,
@@ -369,8 +376,8 @@ impl Gateway {
             routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
-            self.reap_pool();
             self.sessions.all().iter().for_each(|session| session.bridge.tidy());
+            self.reap_pool();
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {

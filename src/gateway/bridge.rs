@@ -19,11 +19,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Object, Outcome, string_value};
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 
 use call::PlainCall;
-pub(super) use handshake::{askable, begin, discover, welcome};
+pub(super) use handshake::{askable, begin, welcome};
 use outlet::Outlet;
 use project::Projection;
 pub(super) use replay::CALL_EVENT;
@@ -65,7 +66,12 @@ impl Gateway {
     }
 
     /// Keeps the level for the session's requests, each of which says it anew.
-    async fn set_level(&self, call: &Call, session: &Session, request: &Request<'_>) -> Result<Answer, Kind> {
+    async fn set_level(
+        self: &Arc<Self>,
+        call: &Call,
+        session: &Session,
+        request: &Request<'_>,
+    ) -> Result<Answer, Kind> {
         if !self.offer(&call.route, session).await?.logging {
             return Err(Kind::NotServed("The server behind the gateway has no log levels"));
         }
@@ -87,7 +93,7 @@ impl Gateway {
         let plain = Plain { id: request.id.clone(), upstream_id: request.id.clone(), flag: Arc::clone(&flag) };
         session.live().plain.push(plain);
         let registration = Registration::Call(Arc::clone(&session), Arc::clone(&flag), self.calls.token());
-        let sent = Sent::new(&session, request, std::mem::take(&mut call.headers), call.accept.events);
+        let sent = Sent::new(request, std::mem::take(&mut call.headers), call.accept.events);
         let policy = match (request.method, &sent.tool) {
             (Method::ToolsCall, Some(tool)) => call.route.tools.of(tool),
             _ => &call.route.tools.otherwise,
@@ -106,6 +112,7 @@ impl Gateway {
             talk: Talk::new(said, policy.input_timeout),
             progress: None,
             sent,
+            conversation: self.in_the_name_of(&session, call.accept.events),
             outlet: Outlet {
                 gateway: Arc::clone(self),
                 route: Arc::clone(&call.route),
@@ -119,6 +126,15 @@ impl Gateway {
         };
         self.jobs.spawn("bridged call", job.run());
         head.await.unwrap_or(Err(Fault::Shutdown.into()))
+    }
+
+    /// The conversation for one call. A client that takes no events can't be asked, whatever it declared.
+    fn in_the_name_of(&self, session: &Arc<Session>, takes_questions: bool) -> Arc<Session> {
+        if takes_questions {
+            return Arc::clone(session);
+        }
+        let silent = Terms { client: ClientCapabilities::default(), ..session.terms.clone() };
+        self.sessions.unlisted(silent, None)
     }
 
     /// The rest of a call's stream, for a client that lost its connection.

@@ -4,6 +4,7 @@
 //! its answers travel and how a broken stream is taken up again stays in here.
 
 mod legacy;
+mod modern;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,13 +24,15 @@ use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
 use crate::task::{Answer, Owner, TaskId};
 use crate::upstream::messages::Messages;
-use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
+use crate::upstream::{Error, Reply};
 
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
 use super::{Gateway, Route, upstream_outcome};
 
 use legacy::Resumption;
+pub(super) use modern::Refresh;
+use modern::{Again, Draft, Refreshing, Rounds};
 
 /// Messages for a call that came elsewhere than on its own stream and wait to be looked at.
 const SIDE_MESSAGES: usize = 32;
@@ -53,7 +56,12 @@ pub(super) struct Dispatch {
     pub(super) params: String,
     /// Whether to ask the upstream for progress.
     pub(super) wants_progress: bool,
+    /// Header fields of the client's that may go on, and those that repeat arguments.
     pub(super) headers: HeaderMap,
+    /// From which level on log messages are wanted of a modern upstream.
+    pub(super) log_level: Option<Box<str>>,
+    /// How to come by headers that repeat arguments when those that are there are wrong.
+    pub(super) refresh: Option<Refresh>,
     /// What the call occupies (a place, a gate, a lease); given back at its end.
     pub(super) places: Box<dyn Send>,
 }
@@ -88,11 +96,14 @@ pub(super) enum End {
     Fault(Fault),
 }
 
-/// A call that was sent. Dropped before its end, it tells the upstream nothing; see [`Exchange::cancel`].
+/// A call that was sent. Dropped before its end, it tells a legacy upstream nothing; see [`Exchange::cancel`].
 pub(super) struct Exchange {
     gateway: Arc<Gateway>,
     route: Arc<Route>,
     session: Arc<Session>,
+    draft: Draft,
+    /// Names it in its session.
+    key: Id,
     /// The request id upstream, which is the progress token too.
     id: Id,
     source: Source,
@@ -101,10 +112,15 @@ pub(super) struct Exchange {
     open: Vec<Open>,
     ready: VecDeque<Happening>,
     resumption: Resumption,
+    rounds: Rounds,
+    /// What was added when the call was sent last.
+    last: Option<Again>,
+    /// The upstream may be at work on it.
+    is_out: bool,
     /// Something on the stream was no message.
     saw_garbage: bool,
     progress: Option<f64>,
-    /// `None`: it was given back.
+    /// `None`: they were given back.
     places: Option<Box<dyn Send>>,
 }
 
@@ -118,42 +134,73 @@ struct Open {
 enum Source {
     Sending(Sending),
     Reading(Box<Messages>),
+    Refreshing(Refreshing),
+    /// Nothing is read: it waits for answers, or is at its end.
     Over,
 }
 
 impl Exchange {
     /// Sends the call, as soon as somebody asks what happens next.
     pub(super) fn new(dispatch: Dispatch) -> Self {
-        let Dispatch { gateway, route, session, method, params, wants_progress, headers, places } = dispatch;
+        let Dispatch { gateway, route, session, places, .. } = dispatch;
+        let Dispatch { method, params, wants_progress, headers, log_level, refresh, .. } = dispatch;
+        let draft = Draft { method, params, headers, wants_progress, log_level, refresh };
         let id = gateway.mint();
         let (side, side_messages) = mpsc::channel(SIDE_MESSAGES);
         session.live().held.insert(id.clone(), Held { task: None, token: id.as_json().into(), side });
-        gateway.listen(&route, &session, None);
-        let params = if wants_progress { legacy::with_progress_token(params, &id) } else { params };
-        let progress_token = wants_progress.then(|| id.as_json().into());
-        let kind = MessageKind::Request { id: id.clone(), progress_token };
-        let message = Outgoing { kind, body: jsonrpc::request(&id, &method, Some(&params)), headers };
-        let (upstream, key) = (Arc::clone(&route.upstream), session.terms.upstream.clone());
-        Self {
-            source: Source::Sending(Box::pin(async move { upstream.send(&key, message).await })),
-            side: side_messages,
+        let is_legacy = session.terms.upstream.version.has_sessions();
+        if is_legacy {
+            gateway.listen(&route, &session, None);
+        }
+        let mut exchange = Self {
+            draft: if is_legacy { draft.for_legacy() } else { draft },
             gateway,
             route,
             session,
+            key: id.clone(),
             id,
+            source: Source::Over,
+            side: side_messages,
             postings: FuturesUnordered::new(),
             open: Vec::new(),
             ready: VecDeque::new(),
             resumption: Resumption::default(),
+            rounds: Rounds::default(),
+            last: None,
+            is_out: true,
             saw_garbage: false,
             progress: None,
             places: Some(places),
+        };
+        exchange.send(None, Duration::ZERO);
+        if is_legacy && !exchange.may_visit() {
+            exchange.draft.forget();
         }
+        exchange
+    }
+
+    fn is_modern(&self) -> bool {
+        !self.session.terms.upstream.version.has_sessions()
+    }
+
+    /// Whether questions in a modern upstream's result are passed on as its answer, instead of being asked.
+    pub(super) fn pass_rounds(&mut self, pass: bool) {
+        self.rounds.pass = pass;
+    }
+
+    /// Whether a question stood in an answer, so that the call can't go on without its own.
+    pub(super) fn is_in_round(&self, id: &Id) -> bool {
+        self.rounds.has(id)
+    }
+
+    /// Where it is: the route, and the conversation on it.
+    pub(super) fn place(&self) -> (Arc<Route>, Arc<Session>) {
+        (Arc::clone(&self.route), Arc::clone(&self.session))
     }
 
     /// From now on the call is a task's: streams that open on its session get the task's questions.
     pub(super) fn becomes(&self, task: TaskId, owner: &Arc<Owner>) {
-        if let Some(held) = self.session.live().held.get_mut(&self.id) {
+        if let Some(held) = self.session.live().held.get_mut(&self.key) {
             held.task = Some((task, Arc::clone(owner)));
         }
     }
@@ -171,6 +218,10 @@ impl Exchange {
                     self.over(outcome_of(end));
                 }
                 return happening;
+            }
+            if let Source::Refreshing(refreshing) = &mut self.source {
+                let headers = refreshing.await;
+                self.refreshed(headers);
             }
             // A server that asks and takes no answers is read no further.
             let may_read = self.postings.len() < POSTINGS;
@@ -191,6 +242,9 @@ impl Exchange {
 
     /// Answers a question, once; [`Happening::Settled`] tells when the upstream has it.
     pub(super) fn answer(&mut self, id: &Id, answer: &Answer) {
+        if self.rounds.has(id) {
+            return self.answer_in_round(id, answer);
+        }
         let Some(open) = self.open.iter_mut().find(|open| open.id == *id && !open.is_answered) else { return };
         open.is_answered = true;
         let body = match answer {
@@ -202,6 +256,9 @@ impl Exchange {
 
     /// Answers a question with an error of the gateway's own and forgets it.
     pub(super) fn refuse(&mut self, id: &Id, error: &ErrorObject) {
+        if self.rounds.has(id) {
+            return self.answer_in_round(id, &Answer::Error(error.to_json().into()));
+        }
         self.open.retain(|open| open.id != *id);
         self.post(jsonrpc::error_response(Some(id), error), None);
     }
@@ -211,10 +268,15 @@ impl Exchange {
         self.over(UpstreamOutcome::Abandoned);
     }
 
-    /// Gives the call up and tells the upstream. Closing the connection would leave the work running: only the
-    /// notification stops it (2025-11-25 cancellation).
+    /// Gives the call up and tells the upstream. On a session, closing the connection would leave the work running: only
+    /// the notification stops it (2025-11-25 cancellation). Without one it is the other way round, except that a pipe
+    /// can't be closed for one request (2026-07-28 cancellation).
     pub(super) async fn cancel(mut self, reason: &str) {
         self.give_up();
+        let is_told = !self.is_modern() || (self.is_out && self.session.terms.upstream.id.is_some());
+        if !is_told {
+            return;
+        }
         let params = format!("{{\"requestId\":{},\"reason\":{}}}", self.id.as_json(), jsonrpc::raw_string(reason));
         let body = jsonrpc::notification("notifications/cancelled", Some(&params));
         let (gateway, route, session) = (Arc::clone(&self.gateway), Arc::clone(&self.route), Arc::clone(&self.session));
@@ -233,6 +295,7 @@ impl Exchange {
 
     fn end(&mut self, end: End) {
         self.source = Source::Over;
+        self.is_out = false;
         self.ready.push_back(Happening::Ended(end));
     }
 
@@ -259,8 +322,12 @@ impl Exchange {
         };
         self.resumption.works();
         match parsed {
-            Message::Response { id: Some(id), .. } if id == self.id => self.end(End::Answered(message.clone())),
+            Message::Response { id: Some(id), .. } if id == self.id => self.responded(message),
             Message::Response { .. } => tracing::debug!("the upstream answered something else"),
+            Message::Request { method, .. } if self.is_modern() => {
+                // 2026-07-28 basic, "Messages": it can't be answered either.
+                tracing::warn!(%method, route = %self.route.name, "a stateless upstream sent a request");
+            }
             Message::Request { id, method, params } => self.asked(id, &method, params.map(RawValue::get)),
             Message::Notification { method, params } => self.notified(&method, params.map(RawValue::get)),
         }
@@ -327,6 +394,12 @@ impl Exchange {
         if let Some(error) = &error {
             tracing::warn!(error = %Chain(error), route = %self.route.name, "the upstream's answer did not come");
         }
+        let error = match error {
+            Some(Error::Refused { status, error }) if self.is_modern() || !self.resumption.is_under_way() => {
+                return self.refused_with(status, error);
+            }
+            other => other,
+        };
         match self.resumed(error) {
             Ok(again) => self.source = Source::Sending(again),
             Err(end) => {
@@ -342,7 +415,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.give_up();
-        self.session.live().held.remove(&self.id);
+        self.session.live().held.remove(&self.key);
         Gateway::listen_no_more(&self.session);
     }
 }
@@ -375,7 +448,7 @@ async fn next_message(source: &mut Source, limit: usize) -> Result<Option<Bytes>
                 *source = Source::Reading(Box::new(Messages::of_reply(reply, limit)));
             }
             Source::Reading(messages) => return messages.next().await,
-            Source::Over => return std::future::pending().await,
+            Source::Refreshing(_) | Source::Over => return std::future::pending().await,
         }
     }
 }

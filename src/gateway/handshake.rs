@@ -11,6 +11,7 @@ use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
+use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::session::{NoRoom, Session, Terms};
 use super::{Gateway, Request, Route, bridge};
@@ -41,7 +42,7 @@ impl Gateway {
         let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
-            let opened = open_either(&route, &offer, headers).await?;
+            let opened = gateway.open_either(&route, &offer, headers).await?;
             let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
             let upstream = opened.session;
             let is_bridged = !upstream.version.has_sessions();
@@ -117,35 +118,70 @@ impl Offer {
     }
 }
 
-/// Opens the upstream's session. A server that refuses to may be one of the era without sessions; it is then asked what
-/// it is instead.
-async fn open_either(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
-    let refused = match open(route, offer, headers).await {
-        Err(refused @ (Kind::Upstream { .. } | Kind::Fault(Fault::UpstreamProtocol))) => refused,
-        other => return other,
-    };
-    bridge::discover(route).await.map_err(|_| refused)
+/// Why no session was opened.
+enum Failure {
+    Upstream(Error),
+    Gateway(Kind),
+}
+
+impl From<Failure> for Kind {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Upstream(error) => of_opening(error),
+            Failure::Gateway(kind) => kind,
+        }
+    }
+}
+
+impl Gateway {
+    /// Opens the upstream's session; of a server that turns out to have none, what it says of itself instead.
+    async fn open_either(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        offer: &Offer,
+        headers: HeaderMap,
+    ) -> Result<Opened, Kind> {
+        let session = match self.side_of_handshake(route) {
+            Side::Modern(session) => session,
+            Side::Legacy => match opened(route, offer, headers).await {
+                Ok(opened) => return Ok(opened),
+                Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+                    Some(Side::Modern(session)) => session,
+                    Some(Side::Legacy) | None => return Err(of_opening(error)),
+                },
+                Err(Failure::Gateway(kind)) => return Err(kind),
+            },
+        };
+        let discovered = self.discovered(route).await?;
+        let result = discovered.result.clone().ok_or(Fault::UpstreamProtocol)?;
+        Ok(Opened { session, result })
+    }
+}
+
+/// Opens the upstream's session.
+pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
+    Ok(opened(route, offer, headers).await?)
 }
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
 /// that it may misread (a client that takes only URLs looks like one that takes forms): it is asked once more.
-pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
-    let unusable = || Kind::Params("`params` must be an object");
+async fn opened(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Failure> {
+    let unusable = || Failure::Gateway(Kind::Params("`params` must be an object"));
     let (params, told) = offer.at(offer.version).ok_or_else(unusable)?;
-    let opened = route.upstream.open(&params, headers.clone()).await.map_err(of_opening)?;
+    let opened = route.upstream.open(&params, headers.clone()).await.map_err(Failure::Upstream)?;
     let chosen = opened.session.version;
     let (params, readable) = offer.at(chosen.min(offer.version)).ok_or_else(unusable)?;
     if readable == told {
         return Ok(opened);
     }
     route.upstream.close(&opened.session).await;
-    let again = route.upstream.open(&params, headers).await.map_err(of_opening)?;
+    let again = route.upstream.open(&params, headers).await.map_err(Failure::Upstream)?;
     if again.session.version == chosen {
         Ok(again)
     } else {
         route.upstream.close(&again.session).await;
         tracing::warn!(%chosen, second = %again.session.version, "the upstream changed its mind about the version");
-        Err(Fault::UpstreamProtocol.into())
+        Err(Failure::Gateway(Fault::UpstreamProtocol.into()))
     }
 }
 

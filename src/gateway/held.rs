@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use crate::jsonrpc::Id;
 use crate::metrics::Queued;
-use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, Finish, State, Task};
+use crate::task::store::{StoreError, Watch};
+use crate::task::{ApplyError, Event, Finish, NewTask, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{finish_of, message_of_error};
 
-use super::exchange::{self, Dispatch, Exchange, Happening};
+use super::exchange::{self, Dispatch, Exchange, Refresh};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
 use super::{Gateway, Route};
@@ -47,13 +48,24 @@ pub(super) struct Record {
     pub(super) input_timeout: Duration,
 }
 
+/// A question that a call had asked before it became a task.
+pub(super) struct Asked {
+    pub(super) id: Id,
+    pub(super) method: Box<str>,
+    pub(super) params: Option<Box<str>>,
+}
+
 /// A call before it is sent.
 pub(super) struct Draft {
     /// `params` for the upstream as JSON text, without task vocabulary.
     pub(super) params: String,
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
+    /// How to come by other headers that repeat arguments.
+    pub(super) refresh: Option<Refresh>,
     pub(super) exclusive: bool,
+    /// What else it occupies until its end, such as a lease of its session.
+    pub(super) lease: Box<dyn Send>,
 }
 
 /// How a held call came to its end.
@@ -79,18 +91,47 @@ impl HeldCall {
         Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
     }
 
-    /// The call of a task that was made when it had been sent already, with what it asked by then.
-    pub(super) fn adopt(
-        record: Record,
-        route: Arc<Route>,
-        session: Arc<Session>,
-        mut exchange: Exchange,
-        asked: Vec<Happening>,
-    ) -> Self {
-        let counted = Counted::new(&record.gateway, &route, &session);
+    /// Makes a task of a call that is with the upstream already, with the questions that are open. It has its place, even
+    /// over the tenant's number of them: nothing can take a running call back into the queue.
+    ///
+    /// # Errors
+    /// When the tenant may have no more tasks or the store fails; the call runs on as it was.
+    pub(super) async fn adopt(
+        gateway: &Arc<Gateway>,
+        exchange: Exchange,
+        new: NewTask,
+        input_timeout: Duration,
+        asked: Vec<Asked>,
+    ) -> Result<Self, (Box<Exchange>, StoreError)> {
+        let limits = gateway.limits.of(&new.owner.tenant);
+        let task = match gateway.ledger.create(new, limits).await {
+            Ok(task) => task,
+            Err(error) => return Err((Box::new(exchange), error)),
+        };
+        let (route, session) = exchange.place();
+        let record = Record { gateway: Arc::clone(gateway), task, input_timeout };
+        if record.task.state == State::Queued {
+            let queued = route.metrics.task_queued();
+            record.apply(Event::Start).await;
+            drop(queued);
+        }
+        let counted = Counted::new(gateway, &route, &session);
         exchange.becomes(record.task.id, &record.task.owner);
-        exchange.put_back(asked);
-        Self { record, route, session, draft: None, exchange: Some(exchange), queued: None, counted }
+        let mut held = Self { record, route, session, draft: None, exchange: Some(exchange), queued: None, counted };
+        for Asked { id, method, params } in asked {
+            let event = Event::Ask { upstream_id: id.clone(), method, params };
+            if held.record.apply(event).await.is_none()
+                && let Some(exchange) = &mut held.exchange
+            {
+                exchange.refuse(&id, &conversation::not_taken());
+            }
+        }
+        Ok(held)
+    }
+
+    /// The task, as it was made.
+    pub(super) fn task(&self) -> &Arc<Task> {
+        &self.record.task
     }
 
     /// Runs the call to its end.
@@ -98,14 +139,15 @@ impl HeldCall {
         let Record { gateway, task, .. } = &self.record;
         let deadline = gateway.clock.instant(task.deadline);
         let kill = gateway.kill.clone();
-        let Ok(Some(watch)) = gateway.ledger.watch(&task.owner, task.id).await else {
-            self.record.finish(End::Fault(Fault::Store)).await;
-            return;
-        };
-        let given_up = tokio::select! {
-            end = self.conduct(watch) => Ok(end),
-            () = tokio::time::sleep_until(deadline) => Err(None),
-            () = kill.cancelled() => Err(Some(Fault::Shutdown)),
+        let watch = gateway.ledger.watch(&task.owner, task.id).await;
+        let given_up = match watch {
+            Ok(Some(watch)) => tokio::select! {
+                end = self.conduct(watch) => Ok(end),
+                () = tokio::time::sleep_until(deadline) => Err(None),
+                () = kill.cancelled() => Err(Some(Fault::Shutdown)),
+            },
+            Ok(None) => Ok(End::Over),
+            Err(_) => Err(Some(Fault::Store)),
         };
         let started = self.exchange.is_some();
         let end = match given_up {
@@ -156,7 +198,9 @@ impl HeldCall {
             params: draft.params,
             wants_progress: draft.wants_progress,
             headers: draft.headers,
-            places,
+            log_level: None,
+            refresh: draft.refresh,
+            places: Box::new((places, draft.lease)),
         });
         exchange.becomes(task.id, &task.owner);
         exchange

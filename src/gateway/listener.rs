@@ -60,8 +60,7 @@ impl Gateway {
     pub(super) fn listen_no_more(session: &Session) {
         let mut live = session.live();
         // One without a client is listened to for as long as it lasts.
-        let is_needed = !live.streams.is_empty() || !live.held.is_empty() || live.unfinished > 0;
-        if !is_needed && !session.is_unlisted() {
+        if live.streams.is_empty() && live.held.is_empty() && live.unfinished == 0 && !session.is_unlisted() {
             live.listener.take().iter().for_each(CancellationToken::cancel);
         }
     }

@@ -34,7 +34,8 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let envelope = ladder::climb(call, request)?;
         match request.method {
-            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::Listen => Err(Kind::NoMethod),
+            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Err(Kind::NoMethod),
+            Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
             Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {
                 Side::Modern(upstream) => {

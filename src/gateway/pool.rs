@@ -298,6 +298,17 @@ impl Gateway {
         }
     }
 
+    /// A session for one use that lasts, whatever the policy; it ends with the lease.
+    pub(super) async fn lease_alone(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        principal: &Principal,
+    ) -> Result<Lease, Kind> {
+        let profile = ClientCapabilities::default();
+        let key = Key { route: Arc::clone(&route.name), principal: principal.digest(), profile };
+        Ok(Lease::once(self, self.open_one(route, &key, &HeaderMap::new()).await?))
+    }
+
     /// Ends the pool's idle sessions.
     pub(super) fn reap_pool(&self) {
         self.pool.reap(self.clock.now(), self.sessions.idle_limit());

@@ -106,7 +106,9 @@ impl Gateway {
             params: params_for_upstream(request),
             wants_progress,
             headers: std::mem::take(&mut call.headers),
+            refresh: None,
             exclusive: policy.exclusive,
+            lease: Box::new(()),
         };
         let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
         let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);

@@ -28,6 +28,7 @@ mod limits;
 mod load;
 mod once;
 mod operators;
+mod parking;
 mod patience;
 mod pool;
 mod progress;

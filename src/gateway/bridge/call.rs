@@ -16,10 +16,10 @@ use crate::tenant::fair;
 use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening};
 use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
-use crate::gateway::session::CancelFlag;
+use crate::gateway::session::{CancelFlag, Session};
 
 use super::outlet::Outlet;
-use super::project::{Projection, is_header_mismatch};
+use super::project::{self, Projection};
 use super::request::Sent;
 use super::state::Input;
 use super::talk::Talk;
@@ -27,6 +27,8 @@ use super::talk::Talk;
 /// The call.
 pub(super) struct PlainCall {
     pub(super) outlet: Outlet,
+    /// In whose name the upstream is called: the session's, or that of a client that can't be asked anything.
+    pub(super) conversation: Arc<Session>,
     pub(super) principal: Arc<Principal>,
     pub(super) sent: Sent,
     pub(super) projection: Projection,
@@ -46,12 +48,10 @@ pub(super) struct PlainCall {
 pub(super) enum End {
     /// As the upstream says.
     Upstream(Ended),
-    /// The client refused what the upstream can't do without.
-    Declined(&'static str),
     /// Nobody answered in time, or the gateway stops.
     Failed(Fault),
-    /// It was never sent.
-    Full(Kind),
+    /// Too many wait for the upstream.
+    Full,
     /// Nobody wants an answer any more.
     Unwanted,
 }
@@ -59,66 +59,74 @@ pub(super) enum End {
 impl PlainCall {
     /// Runs the call to its end.
     pub(super) async fn run(mut self) {
-        let mut end = self.attempt().await;
-        // What a tool wants to have repeated in headers may have changed since its schema was read. It has not run.
-        if matches!(&end, End::Upstream(ended) if is_header_mismatch(ended)) && !self.talk.has_asked() {
-            end = self.attempt().await;
-        }
+        let end = self.conduct().await;
         let Self { mut outlet, sent, projection, registration, mut talk, .. } = self;
         talk.over(&mut outlet, matches!(end, End::Upstream(_)));
         // First: whoever reads the answer must find the request gone.
         drop(registration);
         match end {
-            End::Upstream(ended) => outlet.answer(projection.ended(&sent, ended)),
-            End::Declined(what) => outlet.answer(projection.declined(&sent, what)),
+            End::Upstream(ended) => {
+                if project::is_untyped(&ended) {
+                    outlet.gateway.looked_legacy(&outlet.route);
+                }
+                outlet.answer(projection.ended(&sent, ended));
+            }
             End::Failed(fault) => outlet.answer(Err(fault.into())),
-            End::Full(kind) => outlet.answer(Err(kind)),
+            End::Full => {
+                let full = Kind::queue_full(&outlet.route);
+                outlet.answer(Err(full));
+            }
             End::Unwanted => outlet.close(),
         }
     }
 
     /// Sends the call and reads to its end, unless something else ends it first.
-    async fn attempt(&mut self) -> End {
+    async fn conduct(&mut self) -> End {
         let (gateway, flag) = (Arc::clone(&self.outlet.gateway), Arc::clone(&self.flag));
-        let ended = self.outlet.session.ended.clone();
+        let session_ended = self.outlet.session.ended.clone();
         let deadline = self.deadline;
-        let mut exchange = None;
-        let given_up = tokio::select! {
-            end = self.conduct(&mut exchange) => return end,
+        let mut running = None;
+        let end = tokio::select! {
+            end = self.attempt(&mut running) => end,
             () = cancelled(&flag) => End::Unwanted,
-            () = ended.cancelled() => End::Unwanted,
+            () = session_ended.cancelled() => End::Unwanted,
             () = gateway.kill.cancelled() => End::Failed(Fault::Shutdown),
             () = tokio::time::sleep_until(deadline) => {
                 End::Failed(Fault::Deadline { started: flag.is_dispatched() })
             }
         };
-        if let Some(exchange) = exchange {
-            exchange.cancel(reason_of(&given_up)).await;
-        }
-        given_up
-    }
-
-    async fn conduct(&mut self, running: &mut Option<Exchange>) -> End {
-        let headers = self.sent.headers.clone();
-        let route = Arc::clone(&self.outlet.route);
-        let Ok(permit) = self.placed().await else { return End::Full(Kind::queue_full(&route)) };
-        self.flag.dispatch();
-        let exchange = running.insert(Exchange::new(Dispatch {
-            gateway: Arc::clone(&self.outlet.gateway),
-            session: Arc::clone(&self.outlet.session),
-            method: self.sent.method.clone(),
-            params: self.sent.params.clone(),
-            wants_progress: self.sent.token.is_some(),
-            headers,
-            places: Box::new((permit, route.metrics.upstream_in_flight())),
-            route,
-        }));
-        let end = self.read(exchange).await;
-        match (&end, running.take()) {
-            (End::Upstream(_), _) | (_, None) => {}
-            (end, Some(exchange)) => exchange.cancel(reason_of(end)).await,
+        if let Some(exchange) = running {
+            match &end {
+                End::Upstream(_) | End::Full => {}
+                End::Failed(fault) => exchange.cancel(fault.reason()).await,
+                End::Unwanted => exchange.cancel("the client cancelled").await,
+            }
         }
         end
+    }
+
+    async fn attempt(&mut self, running: &mut Option<Exchange>) -> End {
+        let Ok(permit) = self.placed().await else { return End::Full };
+        self.flag.dispatch();
+        let places = Box::new((permit, self.outlet.route.metrics.upstream_in_flight()));
+        let exchange = running.insert(Exchange::new(self.dispatch(places)));
+        self.read(exchange).await
+    }
+
+    fn dispatch(&mut self, places: Box<dyn Send>) -> Dispatch {
+        let Outlet { gateway, route, session, .. } = &self.outlet;
+        Dispatch {
+            gateway: Arc::clone(gateway),
+            route: Arc::clone(route),
+            session: Arc::clone(&self.conversation),
+            method: self.sent.method.clone(),
+            params: std::mem::take(&mut self.sent.params),
+            wants_progress: self.sent.token.is_some(),
+            headers: std::mem::take(&mut self.sent.headers),
+            log_level: session.bridge.level().map(|level| level.as_str().into()),
+            refresh: None,
+            places,
+        }
     }
 
     /// Waits for a place at the upstream; a stream is begun meanwhile, if it takes long.
@@ -141,21 +149,17 @@ impl PlainCall {
                 happening = exchange.next() => match happening {
                     Happening::Notified { method, params } => self.notified(&method, params.as_deref()),
                     Happening::Asked { id, method, params } => {
-                        let asked = self.talk.asked(&mut self.outlet, exchange, (id, &method, params.as_deref()));
-                        if let Err(what) = asked { return End::Declined(what) }
+                        self.talk.asked(&mut self.outlet, exchange, (id, &method, params.as_deref()));
                     }
                     Happening::Withdrawn(id) => self.talk.withdrawn(&mut self.outlet, &id),
                     Happening::Undeclared { .. } | Happening::Settled(_) => {}
                     Happening::Ended(end) => return End::Upstream(end),
                 },
-                Some(input) = self.inputs.recv() => {
-                    if let Err(what) = self.talk.take(&mut self.outlet, exchange, input) { return End::Declined(what) }
-                }
+                Some(input) = self.inputs.recv() => self.talk.take(&mut self.outlet, exchange, input),
                 () = sleep_until(self.talk.due()) => {
                     self.talk.void(&mut self.outlet);
                     return End::Failed(Fault::InputTimeout);
                 }
-                () = sleep_until(self.talk.later()) => self.talk.tell_later(exchange),
                 () = tokio::time::sleep_until(self.begin_at), if self.outlet.is_open() => drop(self.outlet.stream()),
             }
         }
@@ -192,15 +196,6 @@ impl PlainCall {
         }
         self.progress = Some(progress);
         Some(params.set("progressToken", token).to_json())
-    }
-}
-
-/// Why the upstream is told to stop.
-fn reason_of(end: &End) -> &'static str {
-    match end {
-        End::Declined(_) => "the client refused an input",
-        End::Failed(fault) => fault.reason(),
-        End::Upstream(_) | End::Full(_) | End::Unwanted => "the client cancelled",
     }
 }
 

@@ -4,21 +4,14 @@ use std::sync::Arc;
 
 use crate::jsonrpc::{Object, raw_string};
 use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
-use crate::mcp::envelope::{self, Claim, GATEWAY_INFO, with_claim};
+use crate::mcp::envelope::{self, GATEWAY_INFO};
 use crate::mcp::version::ProtocolVersion;
-use crate::upstream::Opened;
 
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::Session;
 use crate::gateway::{Gateway, Route};
 
 use super::state::{Declared, Offer};
-
-/// Asks a server of the modern era what it is.
-pub(in crate::gateway) async fn discover(route: &Route) -> Result<Opened, Kind> {
-    let claim = Claim { capabilities: "{}", client_info: GATEWAY_INFO, log_level: None, progress_token: None };
-    Ok(route.upstream.discover(&with_claim("{}", &claim)).await?)
-}
 
 /// A server's `server/discover` result as the result of `initialize`: the version of this hop, the gateway's tasks, and
 /// the server's name from where the other era has it.
@@ -67,12 +60,12 @@ pub(in crate::gateway) fn askable(capabilities: &str, version: ProtocolVersion) 
 
 impl Gateway {
     /// What the session's server offers; asked for once more where the session is from before a restart.
-    pub(super) async fn offer(&self, route: &Arc<Route>, session: &Session) -> Result<Offer, Kind> {
+    pub(super) async fn offer(self: &Arc<Self>, route: &Arc<Route>, session: &Session) -> Result<Offer, Kind> {
         if let Some(offer) = session.bridge.offer() {
             return Ok(offer);
         }
-        let opened = discover(route).await?;
-        let discovered = Object::parse(&opened.result).unwrap_or_default();
+        let discovered = self.discovered(route).await?;
+        let discovered = Object::parse(discovered.result.as_deref().unwrap_or("{}")).unwrap_or_default();
         let offer = Offer::read(discovered.get("capabilities").unwrap_or("{}"));
         session.bridge.set_offer(offer);
         Ok(offer)

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Message, Object, Outcome, raw_string};
-use crate::mcp::input::ResultType;
+use crate::mcp::input::{ResultType, is_typed};
 use crate::mcp::project::{HopError, error_for_legacy, result_for_legacy};
 
 use crate::gateway::exchange::End;
@@ -22,9 +22,10 @@ pub(super) struct Projection {
     pub(super) wraps: bool,
 }
 
-/// Whether the upstream found a header to be missing or wrong. It has run nothing then.
-pub(super) fn is_header_mismatch(end: &End) -> bool {
-    error_of(end).is_some_and(|error| HopError::of(&error) == Some(HopError::HeaderMismatch))
+/// Whether a call ended with a result that only a server of the other era gives.
+pub(super) fn is_untyped(end: &End) -> bool {
+    let End::Answered(message) = end else { return false };
+    matches!(Message::parse(message), Ok(Message::Response { outcome: Outcome::Result(result), .. }) if !is_typed(result.get()))
 }
 
 /// The error that a call ended with.
@@ -69,14 +70,6 @@ impl Projection {
             Some(Rewritten::Result(result)) => jsonrpc::response(&sent.id, &result),
             Some(Rewritten::Error(error)) => jsonrpc::raw_error_response(Some(&sent.id), &error),
         })
-    }
-
-    /// The answer when the client refused what the upstream can't do without: there is no way to tell it so.
-    pub(super) fn declined(&self, sent: &Sent, what: &str) -> Result<Bytes, Kind> {
-        ended_for_want_of(
-            sent,
-            &format!("The client refused the server's request ({what}), without which the call can't go on."),
-        )
     }
 }
 

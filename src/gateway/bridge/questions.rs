@@ -3,8 +3,6 @@
 //! The era of the upstream has no answer that says no, except elicitation's `action` (2026-07-28 MRTR): a client that
 //! refuses anything else ends the call.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use crate::jsonrpc::{Id, Object, raw_string, string_value};
@@ -13,11 +11,8 @@ use crate::mcp::{input, project};
 
 /// Before the ids of questions in plain calls.
 const QUESTION: &str = "q.";
-/// How long to wait, after a client has agreed to open a URL, before the upstream hears of it, when it asks for the first
-/// time; then twice as long each time that it asks for the same URL again.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// So often the same URL is waited for before the client is asked once more.
-const PAUSES: u32 = 5;
+const WAITS: u32 = 5;
 
 /// A question that the client has been asked.
 #[derive(Debug)]
@@ -136,11 +131,10 @@ impl Opened {
         Self { url, elicitation_id, asked: 0 }
     }
 
-    /// How long to wait before the upstream is told that the client agrees; `None` when the client is to be asked again.
-    pub(super) fn pause(&mut self) -> Option<Duration> {
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.asked);
+    /// Whether it is too early to ask the client again.
+    pub(super) fn is_waited_for(&mut self) -> bool {
         self.asked += 1;
-        (self.asked <= PAUSES).then_some(pause)
+        self.asked <= WAITS
     }
 }
 
@@ -178,10 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn the_same_url_is_waited_for_ever_longer_and_then_asked_for_again() {
+    fn the_same_url_is_waited_for_and_then_asked_for_again() {
         let mut opened = Opened::new("https://x".into(), "e".into());
-        let pauses: Vec<_> = std::iter::from_fn(|| opened.pause()).collect();
-        assert_eq!(pauses.len(), 5);
-        assert!(pauses.is_sorted() && pauses.first() < pauses.last());
+        assert!((0..WAITS).all(|_| opened.is_waited_for()) && !opened.is_waited_for());
     }
 }

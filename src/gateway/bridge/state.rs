@@ -76,7 +76,7 @@ pub(super) enum Input {
 impl Declared {
     /// What is known of a client that began in an earlier process.
     fn of_token(client: ClientCapabilities) -> Self {
-        Self { capabilities: capabilities_of(client).into(), info: GATEWAY_INFO.into(), tells_of_roots: false }
+        Self { capabilities: client.to_json().into(), info: GATEWAY_INFO.into(), tells_of_roots: false }
     }
 }
 
@@ -199,35 +199,9 @@ impl Kept {
     }
 }
 
-/// Capabilities as JSON text, as far as a token tells of them.
-fn capabilities_of(client: ClientCapabilities) -> String {
-    let mut all = Object::default();
-    if client.form || client.url {
-        let modes = [(client.form, "\"form\":{}"), (client.url, "\"url\":{}")];
-        let modes: Vec<&str> = modes.iter().filter(|(is_there, _)| *is_there).map(|(_, mode)| *mode).collect();
-        all.set("elicitation", format!("{{{}}}", modes.join(",")));
-    }
-    if client.sampling {
-        all.set("sampling", if client.sampling_tools { "{\"tools\":{}}" } else { "{}" });
-    }
-    if client.roots {
-        all.set("roots", "{}");
-    }
-    all.to_json()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_tells_of_every_capability_that_can_be_asked_for() {
-        for bits in 0..32 {
-            let client = ClientCapabilities::from_bits(bits);
-            let expected = ClientCapabilities { sampling_tools: client.sampling && client.sampling_tools, ..client };
-            assert_eq!(ClientCapabilities::read(&capabilities_of(client)).unwrap(), expected);
-        }
-    }
 
     #[test]
     fn only_what_is_true_is_offered() {

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::jsonrpc::{self, Id, raw_string};
+use crate::jsonrpc::{self, ErrorObject, Id, code, raw_string};
 use crate::task::Answer;
 
 use crate::gateway::exchange::Exchange;
@@ -23,50 +23,38 @@ pub(super) struct Talk {
     timeout: Duration,
     last_number: u32,
     open: Vec<Question>,
-    /// Agreements to open a URL, and when the upstream is to hear of them.
-    later: Vec<(Instant, Id)>,
     /// URLs that the client has agreed to open.
     opened: Vec<Opened>,
 }
+
+/// Agreement to open a URL.
+const ACCEPTED: &str = r#"{"action":"accept"}"#;
 
 /// A question as the exchange tells of it: its id, method and `params`.
 type Told<'a> = (Id, &'a str, Option<&'a str>);
 
 impl Talk {
     pub(super) fn new(inputs: mpsc::Sender<Input>, timeout: Duration) -> Self {
-        Self { inputs, timeout, last_number: 0, open: Vec::new(), later: Vec::new(), opened: Vec::new() }
-    }
-
-    /// Whether the upstream has asked anything: then it has seen the call, which is not sent again.
-    pub(super) fn has_asked(&self) -> bool {
-        self.last_number > 0
+        Self { inputs, timeout, last_number: 0, open: Vec::new(), opened: Vec::new() }
     }
 
     /// Puts a question to the client.
-    ///
-    /// # Errors
-    /// What was asked for, when the call can't go on without it and nobody can be asked.
-    pub(super) fn asked(
-        &mut self,
-        outlet: &mut Outlet,
-        exchange: &mut Exchange,
-        (id, method, params): Told<'_>,
-    ) -> Result<(), &'static str> {
-        // The exchange lets no others through.
-        let Some(kind) = Kind::of(method, params) else { return Err("a request that is not known") };
+    pub(super) fn asked(&mut self, outlet: &mut Outlet, exchange: &mut Exchange, (id, method, params): Told<'_>) {
+        let Some(kind) = Kind::of(method, params) else {
+            return exchange.refuse(&id, &ErrorObject::new(code::METHOD_NOT_FOUND, "This can't be asked"));
+        };
         self.last_number += 1;
         if kind == Kind::Roots
             && let Some(roots) = outlet.session.bridge.roots()
         {
-            exchange.answer(&id, &Answer::Result(roots));
-            return Ok(());
+            return exchange.answer(&id, &Answer::Result(roots));
         }
         if let Kind::Url(url) = &kind
             && let Some(opened) = self.opened.iter_mut().find(|opened| opened.url == *url)
-            && let Some(pause) = opened.pause()
+            && opened.is_waited_for()
         {
-            self.later.push((Instant::now() + pause, id));
-            return Ok(());
+            // The exchange waits a while before it calls again.
+            return exchange.answer(&id, &Answer::Result(ACCEPTED.into()));
         }
         let number = self.last_number;
         let name = question_id(outlet.call, number);
@@ -77,27 +65,21 @@ impl Talk {
         outlet.session.bridge.ask(&name, Asked { number, inputs: self.inputs.clone() });
         let elicitation_id = elicitation_id.map(Into::into);
         self.open.push(Question { number, id, kind, elicitation_id, due: Instant::now() + self.timeout });
-        if outlet.ask(number, &message) { Ok(()) } else { self.take(outlet, exchange, Input::Refused(number)) }
+        if !outlet.ask(number, &message) {
+            self.take(outlet, exchange, Input::Refused(number));
+        }
     }
 
     /// Takes what the client says of a question.
-    ///
-    /// # Errors
-    /// What the client refused, when the call can't go on without it.
-    pub(super) fn take(
-        &mut self,
-        outlet: &mut Outlet,
-        exchange: &mut Exchange,
-        input: Input,
-    ) -> Result<(), &'static str> {
+    pub(super) fn take(&mut self, outlet: &mut Outlet, exchange: &mut Exchange, input: Input) {
         let (Input::Answered(number, _) | Input::Refused(number) | Input::Progressed(number)) = &input;
-        let Some(place) = self.open.iter().position(|question| question.number == *number) else { return Ok(()) };
+        let Some(place) = self.open.iter().position(|question| question.number == *number) else { return };
         let result = match input {
             Input::Progressed(_) => {
                 if let Some(question) = self.open.get_mut(place) {
                     question.due = Instant::now() + self.timeout;
                 }
-                return Ok(());
+                return;
             }
             Input::Answered(_, result) => Some(result),
             Input::Refused(_) => None,
@@ -105,21 +87,19 @@ impl Talk {
         let question = self.open.swap_remove(place);
         outlet.settled(question.number);
         outlet.session.bridge.take(&question_id(outlet.call, question.number));
-        let Some(input) = question.kind.input(result.as_deref()) else { return Err(question.kind.as_str()) };
+        let Some(input) = question.kind.input(result.as_deref()) else {
+            let error = ErrorObject::new(code::INTERNAL_ERROR, "The client refused what the server asked for");
+            return exchange.answer(&question.id, &Answer::Error(error.to_json().into()));
+        };
         match question.kind {
             Kind::Url(url) if questions::accepts(&input) => {
                 self.opened.retain(|opened| opened.url != url);
-                let mut opened = Opened::new(url, question.elicitation_id.unwrap_or_default());
-                let pause = opened.pause().unwrap_or_default();
-                self.opened.push(opened);
-                self.later.push((Instant::now() + pause, question.id));
-                return Ok(());
+                self.opened.push(Opened::new(url, question.elicitation_id.unwrap_or_default()));
             }
             Kind::Roots => outlet.session.bridge.keep_roots(&input),
             Kind::Form | Kind::Url(_) | Kind::Sampling => {}
         }
         exchange.answer(&question.id, &Answer::Result(input.into()));
-        Ok(())
     }
 
     /// When the next question has been open for too long.
@@ -127,22 +107,8 @@ impl Talk {
         self.open.iter().map(|question| question.due).min()
     }
 
-    /// When the upstream is next to hear of a URL that was opened.
-    pub(super) fn later(&self) -> Option<Instant> {
-        self.later.iter().map(|(when, _)| *when).min()
-    }
-
-    /// Tells the upstream of URLs that were opened long enough ago.
-    pub(super) fn tell_later(&mut self, exchange: &mut Exchange) {
-        let now = Instant::now();
-        for (_, id) in self.later.extract_if(.., |(when, _)| *when <= now) {
-            exchange.answer(&id, &Answer::Result(r#"{"action":"accept"}"#.into()));
-        }
-    }
-
     /// The upstream withdraws a question.
     pub(super) fn withdrawn(&mut self, outlet: &mut Outlet, id: &Id) {
-        self.later.retain(|(_, later)| later != id);
         let withdrawn: Vec<Question> = self.open.extract_if(.., |question| question.id == *id).collect();
         withdrawn.iter().for_each(|question| tell_void(outlet, question));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::gateway::SHORTEST_PAUSE;
 use crate::gateway::rejection::Fault;
-use crate::jsonrpc::{Id, Object};
+use crate::jsonrpc::Object;
 use crate::upstream::{Error, Listening, Reply};
 
 use super::{End, Exchange, Sending, Source};
@@ -32,6 +32,11 @@ impl Resumption {
     pub(super) fn works(&mut self) {
         self.failures = 0;
     }
+
+    /// What comes next is no answer to the call but to an attempt to take its stream up again.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.after.is_some()
+    }
 }
 
 impl Exchange {
@@ -43,6 +48,14 @@ impl Exchange {
         if !was_resuming && self.resumption.failures > 0 {
             // The stream was taken up again: a server may cut it as often as it likes. The deadline is the bound.
             self.resumption.failures = 0;
+        }
+        if self.is_modern() {
+            // 2026-07-28 transports, "Receiving Messages": a broken stream loses the request.
+            return Err(match error {
+                Some(error) if !was_resuming => End::Fault(of_broken(&error)),
+                None if self.saw_garbage => End::Fault(Fault::UpstreamProtocol),
+                error => not_sent(error),
+            });
         }
         if let Source::Reading(messages) = &self.source {
             self.resumption.retry = messages.retry().or(self.resumption.retry);
@@ -91,11 +104,20 @@ fn not_sent(error: Option<Error>) -> End {
     }
 }
 
+/// What a stream that broke off says of its call.
+fn of_broken(error: &Error) -> Fault {
+    match error {
+        Error::TooLarge(_) => Fault::UpstreamTooLarge,
+        Error::Protocol(_) | Error::Status(_) => Fault::UpstreamProtocol,
+        Error::Lost(_) | Error::Connect(_) | Error::SessionGone | Error::Refused { .. } => Fault::OutcomeUnknown,
+    }
+}
+
 /// `params` with the call's own progress token in place of the client's.
-pub(super) fn with_progress_token(params: String, id: &Id) -> String {
-    let Ok(mut parsed) = Object::parse(&params) else { return params };
+pub(super) fn with_progress_token(params: &str, token: &str) -> String {
+    let Ok(mut parsed) = Object::parse(params) else { return params.to_owned() };
     let meta = parsed.get("_meta").unwrap_or("{}").to_owned();
-    let Ok(mut meta) = Object::parse(&meta) else { return params };
-    let meta = meta.set("progressToken", id.as_json()).to_json();
+    let Ok(mut meta) = Object::parse(&meta) else { return params.to_owned() };
+    let meta = meta.set("progressToken", token).to_json();
     parsed.set("_meta", meta).to_json()
 }

@@ -36,7 +36,11 @@ impl<'a> Conversation<'a> {
     }
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
-        let mut questions_end: Option<Instant> = None;
+        // A call that became a task under way may have asked already.
+        let mut questions_end = match self.read_record(true).await {
+            Some(end) => end,
+            None => return End::Over,
+        };
         loop {
             tokio::select! {
                 happening = self.exchange.next() => if let Some(end) = self.take(happening).await { return end },
@@ -44,7 +48,10 @@ impl<'a> Conversation<'a> {
                     Some(end) => questions_end = end,
                     None => return End::Over,
                 },
-                () = sleep_until(questions_end) => questions_end = self.time_out_questions().await,
+                () = sleep_until(questions_end) => match self.time_out_questions().await {
+                    Ok(end) => questions_end = end,
+                    Err(fault) => return End::Fault(fault),
+                },
                 () = sleep_until(self.offer_again) => self.offer().await,
             }
         }
@@ -101,33 +108,34 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Answers for the client what nobody answered in time, so that the upstream's call can end.
-    async fn time_out_questions(&mut self) -> Option<Instant> {
+    /// Answers for the client what nobody answered in time, so that the upstream's call can end. A call that can't go on
+    /// without the answer is at its end itself.
+    async fn time_out_questions(&mut self) -> Result<Option<Instant>, Fault> {
         let now = self.record.gateway.clock.now();
-        let Ok(Some(task)) = self.record.current().await else { return None };
-        let State::Held(asked) = &task.state else { return None };
+        let Ok(Some(task)) = self.record.current().await else { return Ok(None) };
+        let State::Held(asked) = &task.state else { return Ok(None) };
         let late = |question: &&Question| {
             !matches!(question.progress, Progress::Answered(_))
                 && question.asked_at.plus(self.record.input_timeout) <= now
         };
         let late: Vec<Question> = asked.questions.iter().filter(late).cloned().collect();
+        if late.iter().any(|question| self.exchange.is_in_round(&question.upstream_id)) {
+            return Err(Fault::InputTimeout);
+        }
         for question in late {
             self.record.gateway.deliveries.void(&task, &question);
             if self.record.apply(Event::Settle { upstream_id: question.upstream_id.clone() }).await.is_some() {
                 self.exchange.refuse(&question.upstream_id, &Fault::InputTimeout.to_error());
             }
         }
-        self.read_record(true).await.flatten()
+        Ok(self.read_record(true).await.flatten())
     }
 
     /// The upstream asks the client.
     async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) {
         match self.record.apply(Event::Ask { upstream_id: id.clone(), method, params }).await {
             Some(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
-            None => {
-                let error = ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken");
-                self.exchange.refuse(&id, &error);
-            }
+            None => self.exchange.refuse(&id, &not_taken()),
         }
     }
 
@@ -149,7 +157,7 @@ impl<'a> Conversation<'a> {
     /// Progress goes on under the client's own token until the task ends.
     async fn progressed(&mut self, params: Option<&str>) {
         let Ok(mut params) = Object::parse(params.unwrap_or("{}")) else { return };
-        let message = params.get("message").and_then(string_value).map(|message| shorten(&message));
+        let message = message_of_progress(&params);
         if let Some(token) = &self.record.task.progress_token {
             params.set("progressToken", token.as_ref());
             let params = core::with_related(Some(&params.to_json()), self.record.task.id);
@@ -170,6 +178,20 @@ impl<'a> Conversation<'a> {
             self.record.gateway.deliveries.void(&task, question);
             self.record.apply(Event::Settle { upstream_id }).await;
         }
+    }
+}
+
+/// What the upstream hears of a question that is one too many.
+pub(super) fn not_taken() -> ErrorObject {
+    ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken")
+}
+
+/// What progress says to people: its own words, or how far it is.
+fn message_of_progress(params: &Object<'_>) -> Option<Box<str>> {
+    let own = params.get("message").and_then(string_value).filter(|message| !message.trim().is_empty());
+    match own {
+        Some(message) => Some(shorten(&message)),
+        None => Some(format!("{}/{}", params.get("progress")?, params.get("total")?).into()),
     }
 }
 

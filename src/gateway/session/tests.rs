@@ -48,6 +48,7 @@ fn route(name: &str) -> Route {
         places: FairQueue::new(1, 1),
         eras: Eras::new(Setting::Auto),
         tools: ToolPolicy::default(),
+        schemas: crate::gateway::schemas::Schemas::default(),
         native: false,
         max_message: 1024,
         sessions: SessionPolicy::Auto,

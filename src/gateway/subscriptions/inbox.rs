@@ -13,11 +13,11 @@ const MAX_WAITING: usize = 2 * MAX_NAMES;
 
 /// Something is not as it was: a notification as it is sent, but without the id of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(in crate::gateway) struct Change {
     /// Its method.
-    pub method: Box<str>,
+    pub(in crate::gateway) method: Box<str>,
     /// Its parameters as JSON text.
-    pub params: Option<Box<str>>,
+    pub(in crate::gateway) params: Option<Box<str>>,
 }
 
 /// What waits for one reader.
