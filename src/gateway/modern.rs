@@ -65,21 +65,10 @@ impl Gateway {
         match self.side_of(&call.route).await? {
             Side::Modern(upstream) => {
                 let arguments = request.params.arguments.map(RawValue::get);
-                let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
+                let checked = self.check_mirrored(&call.route, &name, arguments, &call.headers).await;
                 checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
-                let schemas = Arc::clone(&route);
-                let rewrite: Rewrite = Arc::new(move |outcome| {
-                    if matches!(outcome, Outcome::Error(error) if is_header_mismatch(error.get())) {
-                        schemas.schemas.forget();
-                    }
-                    Rewritten::Same
-                });
-                let manner = Manner { deadline: Some(policy.deadline), rewrite: Some(rewrite), ..Manner::default() };
-                let answered = self.modern_forward(call, request, envelope, upstream, manner).await;
-                if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
-                    route.schemas.forget();
-                }
-                answered
+                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
             }
             Side::Legacy => Err(Kind::NoMethod),
         }
@@ -101,7 +90,12 @@ impl Gateway {
         let checks =
             Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
         let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
-        self.forward(call, session, request, manner).await.map_err(of_stateless)
+        let route = Arc::clone(&call.route);
+        let answered = self.forward(call, session, request, manner).await;
+        if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
+            route.schemas.forget();
+        }
+        answered.map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -191,10 +185,15 @@ struct Checks {
 impl Checks {
     fn look(&self, outcome: &Outcome<'_>) -> Rewritten {
         match outcome {
-            Outcome::Error(error) => match error_for_client(error.get()) {
-                Cow::Owned(error) => Rewritten::Error(error),
-                Cow::Borrowed(_) => Rewritten::Same,
-            },
+            Outcome::Error(error) => {
+                if is_header_mismatch(error.get()) {
+                    self.route.schemas.forget();
+                }
+                match error_for_client(error.get()) {
+                    Cow::Owned(error) => Rewritten::Error(error),
+                    Cow::Borrowed(_) => Rewritten::Same,
+                }
+            }
             Outcome::Result(result) => self
                 .look_at_result(result.get())
                 .unwrap_or_else(|| self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))),
@@ -233,8 +232,8 @@ impl Checks {
     }
 }
 
-/// A stateless server's error as its client may see it. What the client is said to lack it does lack, and the headers that
-/// are said not to fit are its own, made from a schema that is no longer true: it can mend that.
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack, since that was passed
+/// on; and headers that are said not to fit are its own, made from a schema that is no longer true: it can mend that.
 fn error_for_client(error: &str) -> Cow<'_, str> {
     match HopError::of(error) {
         Some(HopError::MissingCapability | HopError::HeaderMismatch) => Cow::Borrowed(error),
