@@ -13,6 +13,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::method::Method;
+use crate::mcp::probe;
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
@@ -186,6 +187,11 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
+            if matches!(&sent, Err(error) if is_of_other_era(error) && session.terms.upstream.version.has_sessions()) {
+                // The server has no sessions any more. The client opens a new one, which will be translated.
+                gateway.end_session(&route, &session);
+                return Err(Kind::NoSession);
+            }
             if let Err(error) = &sent
                 && !session.terms.upstream.version.has_sessions()
                 && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
@@ -216,6 +222,11 @@ impl Gateway {
         sent?;
         Ok(Answer::Accepted)
     }
+}
+
+/// Whether only servers without sessions refuse in this way.
+fn is_of_other_era(error: &Error) -> bool {
+    matches!(error, Error::Refused { error, .. } if probe::is_modern_error(error))
 }
 
 fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {

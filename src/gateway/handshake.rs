@@ -164,11 +164,25 @@ impl Gateway {
         let result = discovered.result.clone().ok_or(Fault::UpstreamProtocol)?;
         Ok(Opened { session, result })
     }
-}
 
-/// Opens the upstream's session.
-pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
-    Ok(opened(route, offer, headers).await?)
+    /// Opens a session of the upstream's for clients that have none.
+    ///
+    /// # Errors
+    /// [`Kind::OtherEra`] where the upstream turns out to have no sessions.
+    pub(super) async fn open_for_stateless(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        offer: &Offer,
+        headers: HeaderMap,
+    ) -> Result<Opened, Kind> {
+        match opened(route, offer, headers).await {
+            Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+                Some(_) => Err(Kind::OtherEra),
+                None => Err(of_opening(error)),
+            },
+            other => Ok(other?),
+        }
+    }
 }
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
