@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stage.places import INSTALLED, MODULES, NODE, PYTHON, TESTS
+from stage.places import INSTALLED, MODERN_PYTHON, MODULES, NODE, PYTHON, TESTS
 
 LIMIT = 900
 
@@ -42,17 +42,18 @@ def _npm() -> None:
         link.symlink_to(MODULES, target_is_directory=True)
 
 
-def _python() -> None:
-    source = TESTS / "requirements.txt"
-    stamp = INSTALLED / "python.stamp"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == _digest(source):
+def _python(python: Path, source: Path) -> None:
+    """The packages of a file in an environment of its own: the two generations of the SDK can't share one."""
+    environment = python.parent.parent
+    stamp = INSTALLED / f"{environment.name}.stamp"
+    if python.exists() and stamp.exists() and stamp.read_text() == _digest(source):
         return
     stamp.unlink(missing_ok=True)
     try:
-        _run(sys.executable, "-m", "venv", "--clear", INSTALLED / "venv")
+        _run(sys.executable, "-m", "venv", "--clear", environment)
     except subprocess.CalledProcessError as error:
         raise Missing("python's venv module") from error
-    _run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", source)
+    _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", source)
     stamp.write_text(_digest(source))
 
 
@@ -60,4 +61,5 @@ def install() -> None:
     """Raises Missing where a program is lacking, CalledProcessError where an installation fails."""
     INSTALLED.mkdir(exist_ok=True)
     _npm()
-    _python()
+    _python(PYTHON, TESTS / "requirements.txt")
+    _python(MODERN_PYTHON, TESTS / "requirements-modern.txt")

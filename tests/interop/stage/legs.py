@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stage.gateway import KEYS, Gateway, start_gateway
+from stage.gateway import KEYS, Gateway, rules_for_clients, start_gateway
 from stage.places import EVERYTHING, NODE, PYTHON, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
 from stage.report import Report
@@ -138,7 +138,8 @@ def _start_gateway(
         programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))
         server = f"http://127.0.0.1:{port}"
     watched = start_recorder(programs, "server-recorder", server, record)
-    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, policy=leg.policy)
+    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys,
+                         route=rules_for_clients() if leg.policy else None)
 
 
 def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report: Report) -> None:
