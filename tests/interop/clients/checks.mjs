@@ -31,7 +31,7 @@ const all = JSON.parse(catalogue.replaceAll('LABEL', options.label))
 const own = all[options.tools]
 export const tools = { ...all[own.like], ...own }
 export const { policy } = all
-const missing = { ask: ['ask'], questions: ['ask', 'sample'] }[options.without] ?? []
+const missing = { ask: ['ask'], questions: ['ask', 'ask_twice', 'sample'] }[options.without] ?? []
 for (const kind of missing) delete tools[kind]
 
 /** Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing. */

@@ -41,8 +41,8 @@ options = parse_options()
 _catalogue = (Path(__file__).parent.parent / "servers" / "tools.json").read_text(encoding="utf-8")
 _all = json.loads(_catalogue.replace("LABEL", options.label))
 tools: dict[str, Any] = _all.get(_all[options.tools].get("like"), {}) | _all[options.tools]
-for kind in {"ask": ["ask"], "questions": ["ask", "sample"]}.get(options.without, []):
-    del tools[kind]
+for kind in {"ask": ["ask"], "questions": ["ask", "ask_twice", "sample"]}.get(options.without, []):
+    tools.pop(kind, None)
 policy: dict[str, Any] = _all["policy"]
 
 

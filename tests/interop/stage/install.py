@@ -1,4 +1,4 @@
-"""Installs the pinned npm and PyPI packages into .interop/, unless they are there already."""
+"""Installs the pinned npm, PyPI and crates.io packages into .interop/, unless they are there already."""
 
 import hashlib
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stage.places import INSTALLED, MODERN_PYTHON, MODULES, NODE, PYTHON, TESTS
+from stage.places import INSTALLED, MODERN_PYTHON, MODULES, NODE, PYTHON, RMCP, TESTS
 
 LIMIT = 900
 
@@ -57,9 +57,18 @@ def _python(python: Path, source: Path) -> None:
     stamp.write_text(_digest(source))
 
 
+def _rmcp() -> None:
+    """The client in Rust, which is not part of taskgate's own workspace; cargo knows whether there is anything to do."""
+    if not shutil.which("cargo"):
+        raise Missing("cargo")
+    source = TESTS / "clients" / "rmcp" / "Cargo.toml"
+    _run("cargo", "build", "--quiet", "--locked", "--manifest-path", source, "--target-dir", RMCP.parent.parent)
+
+
 def install() -> None:
     """Raises Missing where a program is lacking, CalledProcessError where an installation fails."""
     INSTALLED.mkdir(exist_ok=True)
     _npm()
     _python(PYTHON, TESTS / "requirements.txt")
     _python(MODERN_PYTHON, TESTS / "requirements-modern.txt")
+    _rmcp()

@@ -57,7 +57,7 @@ if (values.server) {
   print('to the server: each tool call was sent once', sameCalls(clients, server, values.refused))
   if (values.refused) print('to the server: nothing that had to be refused', refusalFaults(clients, server, values.refused))
   for (const label of values.cancelled) {
-    const seen = sawCancel(inEra(server, 'legacy'), label) || sawClose(inEra(server, 'modern'), label)
+    const seen = sawCancel(server, label) || sawClose(inEra(server, 'modern'), label)
     print(`to the server: the cancel of ${label} arrived`, seen ? [] : ['neither a notification nor the end of its stream'])
   }
 }

@@ -191,8 +191,9 @@ export const towardsServers = {
 
 /** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
 export function sawCancel({ entries }, label) {
-  const call = entries.find(({ from, message }) =>
-    from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
+  // In the stateless protocol it is told so over stdio alone: over HTTP the stream ends.
+  const call = entries.find(({ from, message, era, exchange }) =>
+    (era === 'legacy' || !exchange) && from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
   return call !== undefined && wasCancelled(entries, call.message, call)
 }
 
