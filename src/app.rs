@@ -17,7 +17,9 @@ use crate::admin::{self, AdminState};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
+use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
+use crate::gateway::schemas::Schemas;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -227,7 +229,11 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         name: route.name.as_str().into(),
         upstream,
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
+        schemas: Schemas::default(),
+        native: route.native,
+        sessions: route.upstream.sessions,
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
     }

@@ -98,7 +98,7 @@ impl Client {
         let max_message = config.max_message;
         let http = Http::new(config);
         let params = json!({
-            "protocolVersion": ProtocolVersion::LATEST.as_str(),
+            "protocolVersion": ProtocolVersion::LATEST_LEGACY.as_str(),
             // An empty object means forms (2025-11-25 elicitation, "Capabilities"), to older servers as well.
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "taskgate", "version": env!("CARGO_PKG_VERSION")},

@@ -10,17 +10,27 @@ pub mod rejection;
 pub mod session;
 
 mod batch;
+mod bridge;
+pub mod eras;
+mod exchange;
 mod forward;
+mod front;
 mod handshake;
 mod held;
 mod inbound;
+mod ladder;
 mod listener;
+mod modern;
 mod params;
+pub mod pool;
 pub mod relay;
+pub mod schemas;
 mod streams;
+mod subscriptions;
 mod tasks;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,10 +61,13 @@ use crate::upstream::Upstream;
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
 use forward::Manner;
+use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
+use pool::{Pool, Pooled};
 use rejection::{Fault, Kind, Rejection};
 use session::{Session, Sessions};
+use subscriptions::Subscriptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -68,8 +81,16 @@ pub struct Route {
     pub upstream: Arc<dyn Upstream>,
     /// How many calls may be with the server at once.
     pub places: FairQueue,
+    /// Which eras it speaks.
+    pub eras: eras::Eras,
     /// The rules for its tools.
     pub tools: ToolPolicy,
+    /// What is known of its tools.
+    pub schemas: schemas::Schemas,
+    /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
+    pub native: bool,
+    /// How its sessions are shared by clients that have none.
+    pub sessions: pool::SessionPolicy,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.
@@ -140,7 +161,9 @@ pub struct Parts {
 pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
+    pool: Pool,
     deliveries: Arc<Deliveries>,
+    subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
     limits: TenantLimits,
@@ -178,7 +201,9 @@ impl Gateway {
         Arc::new(Self {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
+            pool: Pool::default(),
             deliveries,
+            subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
             limits: parts.limits,
@@ -244,24 +269,33 @@ impl Gateway {
     ) -> Result<Answer, Rejection> {
         match message {
             Message::Request { id, method, params } => {
-                let method = Method::parse(&method);
+                let (method, name) = (Method::parse(&method), method);
                 *asked = Asked::Method(method);
                 let params = match params {
                     Some(params) => Params::read(params).map_err(|defect| Kind::Malformed(defect).answering(&id))?,
                     None => Params::default(),
                 };
-                let request = Request { id, method, params, body };
+                let request = Request { id, name, method, params, body };
                 self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
             }
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
                 *asked = Asked::Method(method);
                 self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+                let claims = params.map_or_else(Params::default, |params| Params::read(params).unwrap_or_default());
+                if ladder::of_notification(&claims, &call.version) == Era::Modern {
+                    // None is defined for clients on HTTP. A cancel above all is not obeyed: its id is anybody's guess.
+                    return Ok(Answer::Accepted);
+                }
                 let session = self.session(call)?;
                 Ok(self.notification(call, &session, method, params, body).await?)
             }
             Message::Response { id, outcome } => {
                 *asked = Asked::Answer;
+                // 2026-07-28 basic, "Responses": a client never sends one.
+                if call.version.is_modern() {
+                    return Err(Kind::Unusable("This protocol version has no responses of clients").into());
+                }
                 let session = self.session(call)?;
                 Ok(self.answer(call, &session, id, outcome, body).await?)
             }
@@ -275,6 +309,9 @@ impl Gateway {
             self.rates.admit_poll(tenant).await.map_err(over("polls"))?;
         } else {
             self.rates.check_request(tenant).map_err(over("requests"))?;
+        }
+        if ladder::of_request(request.method, &request.params, &call.version)? == Era::Modern {
+            return self.modern_request(call, request).await;
         }
         if request.method == Method::Initialize {
             return self.initialize(call, request).await;
@@ -298,7 +335,7 @@ impl Gateway {
 
     /// The call's session.
     fn session(&self, call: &Call) -> Result<Arc<Session>, Kind> {
-        if call.version == VersionHeader::Unknown {
+        if matches!(call.version, VersionHeader::Other(_)) {
             return Err(Kind::Unusable("The MCP-Protocol-Version header names no version that is served"));
         }
         let Some(token) = &call.session else {
@@ -336,6 +373,8 @@ impl Gateway {
             routes.into_iter().map(|route| (Arc::clone(&route.name), route)).collect();
         let mut tick = tokio::time::interval(self.sessions.idle_check());
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
+            self.sessions.all().iter().for_each(|session| session.bridge.tidy());
+            self.reap_pool();
             for session in self.sessions.idle() {
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
@@ -357,6 +396,8 @@ impl Gateway {
             }
         });
         futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
+        let pooled = self.pool.take_all().into_iter().map(Pooled::close_last);
+        futures_util::stream::iter(pooled).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -364,7 +405,11 @@ impl Gateway {
     }
 
     fn mint(&self) -> Id {
-        Id::number(self.minted.fetch_add(1, Ordering::Relaxed))
+        Id::number(self.mint_number())
+    }
+
+    fn mint_number(&self) -> u64 {
+        self.minted.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether an id or a progress token, as JSON text, is a held call's.
@@ -389,6 +434,8 @@ impl Gateway {
 /// A request as it was read.
 struct Request<'a> {
     id: Id,
+    /// The method as it is written.
+    name: Cow<'a, str>,
     method: Method,
     params: Params<'a>,
     body: &'a Bytes,
@@ -457,14 +504,16 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::Malformed(_) => Some(RejectReason::Message),
         Kind::Unusable(_) => Some(RejectReason::Header),
         Kind::NoSession => Some(RejectReason::Session),
-        Kind::NotServed(_) | Kind::UnknownTool(_) => Some(RejectReason::Tool),
+        Kind::Envelope(_) | Kind::MissingCapability { .. } => Some(RejectReason::Message),
+        Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
+        Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
         Kind::NoTask(_) => Some(RejectReason::Task),
         Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::Upstream { .. } => None,
+        Kind::Fault(_) | Kind::OtherEra | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

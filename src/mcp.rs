@@ -1,7 +1,14 @@
 //! The protocol's vocabulary as far as a gateway must know it. Pure: no I/O, no time.
 
 pub mod capabilities;
+pub mod envelope;
+pub mod input;
+pub mod level;
 pub mod method;
+pub mod mirror;
+pub mod probe;
+pub mod project;
+pub mod subscription;
 pub mod version;
 
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").

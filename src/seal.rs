@@ -8,10 +8,10 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::digest::{SHA256, digest};
+use ring::digest::{Context, SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// No token is longer.
+/// No token is longer, but for those that carry what an upstream gave (see [`Purpose::longest`]).
 pub const MAX_TOKEN: usize = 2048;
 /// As many bytes fit into a token.
 pub const MAX_PLAIN: usize = MAX_TOKEN / 4 * 3 - ID_LEN - NONCE_LEN - TAG_LEN;
@@ -30,6 +30,36 @@ pub enum Purpose {
     Cursor = 2,
     /// An event id of a `tasks/result` stream.
     EventId = 3,
+    /// A cursor of an upstream's list.
+    ListCursor = 4,
+    /// The `requestState` of an upstream.
+    State = 5,
+    /// The `requestState` of a call that waits for its client's answers.
+    Parked = 6,
+}
+
+impl Purpose {
+    /// The longest token for it.
+    const fn longest(self) -> usize {
+        match self {
+            Self::Session | Self::Cursor | Self::EventId | Self::Parked => MAX_TOKEN,
+            Self::ListCursor => 16 * 1024,
+            Self::State => 2 * 1024 * 1024,
+        }
+    }
+}
+
+/// Stands for texts where one need only know whether they are the same.
+#[must_use]
+pub fn fingerprint(texts: &[&str]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for text in texts {
+        context.update(&(text.len() as u64).to_be_bytes());
+        context.update(text.as_bytes());
+    }
+    let mut fingerprint = [0; 32];
+    fingerprint.copy_from_slice(context.finish().as_ref());
+    fingerprint
 }
 
 /// Seals and opens tokens.
@@ -65,7 +95,7 @@ impl Sealer {
         }
     }
 
-    /// A token for `plain`. One of more than [`MAX_PLAIN`] bytes makes a token that is never opened.
+    /// A token for `plain`. More than fits ([`MAX_PLAIN`] bytes for most purposes) makes a token that is never opened.
     ///
     /// Nonces are random: with 2^32 tokens under one key, two share one with a probability of 2^-33.
     ///
@@ -93,7 +123,7 @@ impl Sealer {
     /// What was sealed in `token` for this purpose; `None` for everything that this sealer's keys have not made.
     #[must_use]
     pub fn open(&self, purpose: Purpose, token: &str) -> Option<Vec<u8>> {
-        if token.len() > MAX_TOKEN {
+        if token.len() > purpose.longest() {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;

@@ -31,6 +31,14 @@ pub struct SessionKey {
     pub version: ProtocolVersion,
 }
 
+impl SessionKey {
+    /// Whether a notification stops a request there; else only the end of its connection does.
+    #[must_use]
+    pub fn is_told_of_cancels(&self) -> bool {
+        self.version.has_sessions() || self.id.is_some()
+    }
+}
+
 /// A session that was opened.
 #[derive(Debug)]
 pub struct Opened {
@@ -126,6 +134,10 @@ pub enum Error {
     /// It no longer knows the session.
     #[error("the upstream ended the session")]
     SessionGone,
+    /// It answered with an HTTP status that says what is wrong, and with no message. Statuses from 500 on may be those of a
+    /// proxy in between after the server has begun: they are [`Error::Lost`].
+    #[error("{}", told_by(*.0))]
+    Status(StatusCode),
     /// It answered the message with an HTTP error status and a JSON-RPC error of its own.
     #[error("the upstream refused the message with HTTP status {status}")]
     Refused {
@@ -134,6 +146,16 @@ pub enum Error {
         /// The `error` member as JSON text.
         error: Box<str>,
     },
+}
+
+/// What is wrong when something serves HTTP, but nothing at the path that it was asked for.
+pub const NO_ENDPOINT: &str = "there is no MCP endpoint at this path (HTTP status 404)";
+
+fn told_by(status: StatusCode) -> String {
+    match status {
+        StatusCode::NOT_FOUND => NO_ENDPOINT.to_owned(),
+        status => format!("it answered with HTTP status {}", status.as_u16()),
+    }
 }
 
 /// A server behind a route.
@@ -145,6 +167,20 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// # Errors
     /// Any [`Error`]; nothing is left open then.
     async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error>;
+
+    /// Asks a server of the modern era what it is: sends `server/discover` with these `params` (JSON text), which carry the
+    /// claims. The key that comes back is [`Upstream::stateless`]; the `result` is whatever the server said, unread.
+    ///
+    /// # Errors
+    /// Any [`Error`]. Servers of the other era refuse ([`Error::Refused`], [`Error::Status`]) or break the protocol
+    /// ([`Error::Protocol`]), to which it belongs, on a pipe, to say nothing or to exit. [`Error::Connect`] and
+    /// [`Error::Lost`] say nothing of the era.
+    async fn discover(&self, params: &str) -> Result<Opened, Error>;
+
+    /// What stands for the server where each message stands for itself. It is not a session and needs no closing. With an
+    /// id, messages of all callers share one channel: their request ids must be unique among them, and what is given up
+    /// must be cancelled by a notification. Without, each request has a stream of its own, and dropping that cancels it.
+    fn stateless(&self) -> SessionKey;
 
     /// Sends a message on a session. Dropping the future or the reply sends no cancel; over HTTP it closes
     /// the connection, which some servers take for one.

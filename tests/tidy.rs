@@ -82,7 +82,7 @@ const IMPURE: &[&str] = &[
 /// Where a dependency may be named. Those that are a language of the whole tree stand in `EVERYWHERE`.
 const DOORS: &[(&str, &[&str])] = &[
     ("anyhow", &["src/app.rs", "src/cli"]),
-    ("base64", &["src/config/secret.rs", "src/seal.rs"]),
+    ("base64", &["src/config/secret.rs", "src/demo/server/modern/mirror.rs", "src/mcp/mirror.rs", "src/seal.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
     ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota.rs"]),
@@ -94,7 +94,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("indicatif", &["src/cli/screen.rs"]),
     ("process_wrap", &["src/upstream/stdio/process.rs"]),
     ("prometheus_client", &["src/metrics"]),
-    ("ring", &["src/seal.rs", "src/tenant"]),
+    ("ring", &["src/demo/server/modern/state.rs", "src/seal.rs", "src/tenant"]),
     ("rustix", &["src/cli/serve.rs"]),
     ("schemars", &["src/config"]),
     ("strsim", &["src/config"]),

@@ -3,8 +3,10 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use http::StatusCode;
+
 use crate::jsonrpc::{Defect, Object, string_value};
-use crate::upstream::{self, http::NO_ENDPOINT};
+use crate::upstream::{self, NO_ENDPOINT};
 
 type Source = Box<dyn StdError + Send + Sync>;
 
@@ -65,9 +67,9 @@ impl From<upstream::Error> for Error {
         match error {
             upstream::Error::Connect(source) => Self::Connect(source),
             upstream::Error::Lost(source) => Self::Lost(source),
-            upstream::Error::Protocol(what) if what == NO_ENDPOINT => Self::NoEndpoint,
             upstream::Error::Protocol(what) => Self::Protocol(what),
-            error @ upstream::Error::TooLarge(_) => Self::Protocol(error.to_string()),
+            upstream::Error::Status(StatusCode::NOT_FOUND) => Self::NoEndpoint,
+            error @ (upstream::Error::TooLarge(_) | upstream::Error::Status(_)) => Self::Protocol(error.to_string()),
             upstream::Error::SessionGone => Self::SessionGone,
             upstream::Error::Refused { error, .. } => Self::Server(ServerError::read(&error)),
         }

@@ -7,7 +7,9 @@ use super::{
     settings::{AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamSettings, UpstreamTarget},
     units::show_duration,
 };
-use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::eras;
+use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -28,7 +30,7 @@ pub fn describe(settings: &Settings) -> String {
     }
     for route in &settings.routes {
         text.push('\n');
-        route_lines(&mut text, route, listen);
+        route_lines(&mut text, route, settings);
     }
     if !settings.warnings.is_empty() {
         text.push('\n');
@@ -87,12 +89,18 @@ fn limits(limits: &TenantLimits) -> String {
     words
 }
 
-fn route_lines(text: &mut String, route: &RouteSettings, listen: &ListenSettings) {
+fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
     line(text, "route", &route.name);
-    line(text, "  clients", listen.url(&route.path));
+    line(text, "  clients", settings.listen.url(&route.path));
     line(text, "  upstream", target(&route.upstream.target));
+    line(text, "  era", era(&route.upstream, settings.auth.is_some()));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
+    if route.native {
+        let deadline = show_duration(route.tools.otherwise.deadline);
+        line(text, "  tasks", format!("the upstream's own, untouched; deadline of a call {deadline}"));
+        return;
+    }
     line(text, "  tasks", policy(&route.tools.otherwise));
     for rule in &route.tools.rules {
         line(text, &format!("    {}", rule.pattern), policy(&rule.policy));
@@ -111,6 +119,22 @@ fn target(target: &UpstreamTarget) -> String {
             format!("the program {} with {}, for each session", quote(program), several(arguments, "argument"))
         }
     }
+}
+
+/// What is known of the server's era, and how clients without sessions share those of one that has them.
+fn era(upstream: &UpstreamSettings, authenticated: bool) -> String {
+    let known = match upstream.era {
+        eras::Setting::Auto => "found out",
+        eras::Setting::Legacy => "2025-11-25 and older",
+        eras::Setting::Modern => return "2026-07-28 and newer".to_owned(),
+    };
+    let shared = match upstream.sessions {
+        SessionPolicy::Auto if authenticated => "pooled for each caller",
+        SessionPolicy::Pooled => "pooled for each caller",
+        SessionPolicy::Auto | SessionPolicy::PerCall => "one for each call",
+        SessionPolicy::Pinned => "one for each caller",
+    };
+    format!("{known}; sessions for clients that have none: {shared}")
 }
 
 fn calls(upstream: &UpstreamSettings) -> String {
@@ -135,8 +159,15 @@ fn policy(policy: &TaskPolicy) -> String {
     if policy.support == Support::Forbidden {
         return "forbidden".to_owned();
     }
+    let deferred = match policy.defer {
+        // At once, whatever `defer` says.
+        _ if policy.support == Support::Required => String::new(),
+        None => ", never deferred".to_owned(),
+        Some(defer) if defer.is_zero() => ", deferred at once".to_owned(),
+        Some(defer) => format!(", deferred after {}", show_duration(defer)),
+    };
     let mut words = format!(
-        "{}; deadline {}, questions {}; kept {} unless asked, {} to {}; polls every {}",
+        "{}{deferred}; deadline {}, questions {}; kept {} unless asked, {} to {}; polls every {}",
         policy.support.as_str(),
         show_duration(policy.deadline),
         show_duration(policy.input_timeout),
@@ -145,6 +176,11 @@ fn policy(policy: &TaskPolicy) -> String {
         show_duration(policy.max_ttl),
         show_duration(policy.poll_interval),
     );
+    match policy.questions {
+        Questions::Auto => {}
+        Questions::InTask => words.push_str("; asks in the task"),
+        Questions::InCall => words.push_str("; asks in the call"),
+    }
     if policy.exclusive {
         words.push_str("; alone on its session");
     }

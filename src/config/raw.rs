@@ -19,9 +19,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
-    routes::{Override, Route, Support, Tasks, Upstream},
+    routes::{Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
     schema::schema,
-    text::{Duration, Rate, Secret, SecretFile, Size},
+    text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };
 
 /// The configuration of taskgate.

@@ -12,7 +12,9 @@ use super::{
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
+use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
+use crate::gateway::pool::SessionPolicy;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,6 +155,8 @@ pub struct RouteSettings {
     pub upstream: UpstreamSettings,
     /// Which tools clients see and may call, and how calls become tasks.
     pub tools: ToolPolicy,
+    /// The server makes its tasks itself.
+    pub native: bool,
 }
 
 /// The server behind a route.
@@ -166,6 +170,10 @@ pub struct UpstreamSettings {
     pub connect_timeout: Duration,
     /// Plain calls that may wait.
     pub queue: usize,
+    /// What is known of its era.
+    pub era: eras::Setting,
+    /// How its sessions serve clients that have none.
+    pub sessions: SessionPolicy,
 }
 
 /// How a server is reached.

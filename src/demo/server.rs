@@ -6,6 +6,7 @@
 mod call;
 mod fault;
 mod http;
+mod modern;
 mod options;
 mod origin;
 mod protocol;
@@ -27,8 +28,8 @@ use tokio::sync::watch;
 use crate::jobs::Jobs;
 
 pub use fault::Fault;
-pub use options::{Options, TaskSupport};
-pub use stats::{Stats, ToolStats};
+pub use options::{Era, Options, TaskSupport};
+pub use stats::{Envelope, Stats, ToolStats};
 pub use stdio::serve as serve_stdio;
 pub use tools::EXACT;
 
@@ -48,22 +49,33 @@ struct Shared {
     released: watch::Sender<u64>,
     sessions: Mutex<HashMap<Box<str>, Arc<session::Session>>>,
     faults: Mutex<Vec<fault::Plan>>,
+    /// Which eras are spoken now.
+    era: watch::Sender<Era>,
+    states: modern::States,
+    listens: modern::Listens,
 }
 
 impl Shared {
     fn new(options: Options) -> Arc<Self> {
         Arc::new(Self {
+            era: watch::Sender::new(options.era),
             options,
             jobs: Jobs::default(),
             stats: watch::Sender::default(),
             released: watch::Sender::default(),
             sessions: Mutex::default(),
             faults: Mutex::default(),
+            states: modern::States::new(),
+            listens: modern::Listens::default(),
         })
     }
 
     fn note(&self, change: impl FnOnce(&mut Stats)) {
         self.stats.send_modify(change);
+    }
+
+    fn era(&self) -> Era {
+        *self.era.borrow()
     }
 
     fn release(&self) {
@@ -158,8 +170,20 @@ impl Server {
         }
     }
 
-    /// Sends a message to every session on its GET stream, such as `notifications/tools/list_changed`.
+    /// Speaks other eras from now on. Sessions that are open stay, though nobody can use them in the modern era.
+    pub fn set_era(&self, era: Era) {
+        self.shared.era.send_replace(era);
+    }
+
+    /// Ends the `subscriptions/listen` streams that are open: properly, or as a broken connection does.
+    pub fn end_listens(&self, properly: bool) {
+        self.shared.listens.end(properly);
+    }
+
+    /// Sends a message to every session on its GET stream, such as `notifications/tools/list_changed`, and on each
+    /// `subscriptions/listen` stream that asked for it.
     pub fn announce(&self, method: &str, params: Option<&str>) {
+        self.shared.listens.announce(method, params);
         for session in self.shared.sessions().values() {
             session.general.push(crate::jsonrpc::notification(method, params));
         }

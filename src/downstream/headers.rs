@@ -36,15 +36,17 @@ pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
     }
 }
 
-/// What the version header says.
-///
-/// # Errors
-/// [`Repeated`]
-pub fn version(headers: &HeaderMap) -> Result<VersionHeader, Repeated> {
-    let value = single(headers, &PROTOCOL_VERSION)?;
-    Ok(value.map_or(VersionHeader::Absent, |value| {
-        ProtocolVersion::parse(&value).map_or(VersionHeader::Unknown, VersionHeader::Known)
-    }))
+/// What the version header says. A repeated one names no version.
+#[must_use]
+pub fn version(headers: &HeaderMap) -> VersionHeader {
+    match single(headers, &PROTOCOL_VERSION) {
+        Ok(None) => VersionHeader::Absent,
+        Ok(Some(value)) => match ProtocolVersion::parse(&value) {
+            Some(version) => VersionHeader::Known(version),
+            None => VersionHeader::Other((*value).into()),
+        },
+        Err(Repeated) => VersionHeader::Other("(repeated)".into()),
+    }
 }
 
 /// Which kinds of answer the client takes: by media ranges and weights (RFC 9110, 12.5.1), over all lines of the field.

@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use ::http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -22,13 +24,14 @@ use crate::gateway::call::{Accept, Answer, Call};
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
-use crate::metrics::label::{Outcome, RejectReason};
+use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
 use crate::sse;
 use crate::tenant::Principal;
 use crate::tenant::auth::{Authenticator, Refused};
 use crate::upstream::{Body, Error};
 
+use super::cors;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
@@ -63,8 +66,10 @@ pub struct Endpoints {
 enum Refusal {
     /// Nothing is served at that path.
     NoRoute,
-    /// A method other than the three.
-    Method,
+    /// A browser's question beforehand, with its header fields; the one that is no refusal.
+    Preflight(HeaderMap),
+    /// A method that is not served; those that are.
+    Method(&'static str),
     /// Browser checks.
     Foreign(Foreign),
     /// Credentials.
@@ -99,10 +104,15 @@ impl Endpoints {
         let route = self.routes.get(parts.uri.path());
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
+        if headers::version(&parts.headers).is_modern() {
+            timer.era = Era::Modern;
+        }
+        let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
         let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
+        let is_for_pages = !matches!(answered, Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_)));
         let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
-        let (outcome, response) = match answered {
+        let (outcome, mut response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
             Err(refusal) => {
                 let (outcome, reason) = refusal.counts_as();
@@ -114,6 +124,9 @@ impl Endpoints {
                 (outcome, refusal.into_response())
             }
         };
+        if let Some(origin) = page.filter(|_| is_for_pages) {
+            cors::allow(origin, response.headers_mut());
+        }
         tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, "request");
         timer.finish(outcome);
         Ok(response)
@@ -129,8 +142,16 @@ impl Endpoints {
     ) -> Result<(Answer, Accept), Refusal> {
         let route = route.ok_or(Refusal::NoRoute)?;
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
+        // Browsers send no credentials along with the question.
+        if cors::is_preflight(&parts.method, &parts.headers) {
+            return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
+        }
         let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
         *caller = Some(Arc::clone(&principal));
+        // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
+        if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
+            return Err(Refusal::Method("POST"));
+        }
         match parts.method {
             Method::POST => {
                 if !headers::is_json(&parts.headers) {
@@ -159,7 +180,7 @@ impl Endpoints {
                 let call = call_of(parts, route, principal, Bytes::new())?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
-            _ => Err(Refusal::Method),
+            _ => Err(Refusal::Method("POST, GET, DELETE")),
         }
     }
 
@@ -219,7 +240,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, principal: Arc<Principal>, bod
         route: Arc::clone(route),
         principal,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
-        version: headers::version(&parts.headers)?,
+        version: headers::version(&parts.headers),
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
@@ -259,7 +280,8 @@ impl Refusal {
     fn counts_as(&self) -> (Outcome, Option<RejectReason>) {
         let rejected = |reason| (Outcome::Rejected, Some(reason));
         match self {
-            Self::NoRoute | Self::Method => rejected(RejectReason::Route),
+            Self::NoRoute | Self::Method(_) => rejected(RejectReason::Route),
+            Self::Preflight(_) => (Outcome::Ok, None),
             Self::Foreign(Foreign::Origin) => rejected(RejectReason::Origin),
             Self::Foreign(Foreign::Host) => rejected(RejectReason::Host),
             Self::Credentials(_) => rejected(RejectReason::Credentials),
@@ -275,10 +297,15 @@ impl Refusal {
 
     fn into_response(self) -> Response<ResponseBody> {
         match self {
+            Self::Preflight(asked) => {
+                let mut response = empty(StatusCode::NO_CONTENT);
+                cors::grant(&asked, response.headers_mut());
+                response
+            }
             Self::NoRoute => text(StatusCode::NOT_FOUND, "There is no MCP endpoint at this path\n"),
-            Self::Method => {
-                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only POST, GET and DELETE are served\n");
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+            Self::Method(allowed) => {
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This method is not served here\n");
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
                 response
             }
             Self::Foreign(Foreign::Origin) => text(StatusCode::FORBIDDEN, "This Origin is not allowed\n"),

@@ -33,14 +33,36 @@ pub struct Call {
 }
 
 /// The `MCP-Protocol-Version` header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VersionHeader {
     /// Not there: clients before 2025-06-18 never send it.
     Absent,
     /// One that is spoken here.
     Known(ProtocolVersion),
     /// Anything else.
-    Unknown,
+    Other(Box<str>),
+}
+
+impl VersionHeader {
+    /// What it says; `None` without the header.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Absent => None,
+            Self::Known(version) => Some(version.as_str()),
+            Self::Other(text) => Some(text),
+        }
+    }
+
+    /// Whether it names a version of the modern era, spoken here or not.
+    #[must_use]
+    pub fn is_modern(&self) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Known(version) => !version.has_sessions(),
+            Self::Other(text) => ProtocolVersion::is_modern_name(text),
+        }
+    }
 }
 
 /// Which kinds of answer a client takes; at least one.
@@ -79,7 +101,7 @@ impl Call {
             route: Arc::clone(&self.route),
             principal: Arc::clone(&self.principal),
             session: self.session.clone(),
-            version: self.version,
+            version: self.version.clone(),
             last_event_id: None,
             accept: self.accept,
             headers: self.headers.clone(),

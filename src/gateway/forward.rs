@@ -21,6 +21,7 @@ use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
+use super::eras::Side;
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, OpenStream, Plain, Session};
@@ -38,6 +39,8 @@ pub(super) struct Manner {
     pub(super) exclusive: bool,
     /// The tool's deadline, where it is not the route's.
     pub(super) deadline: Option<std::time::Duration>,
+    /// `params` in place of the client's.
+    pub(super) params: Option<String>,
 }
 
 /// A call's entry in its session, or that of a stream which is taken up again.
@@ -64,6 +67,10 @@ impl Gateway {
         request: &Request<'_>,
         manner: Manner,
     ) -> Result<Answer, Kind> {
+        if session.terms.is_bridged() {
+            // Boxed, since every call would have room for it.
+            return Box::pin(self.bridged_request(call, session, request, manner)).await;
+        }
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -79,7 +86,7 @@ impl Gateway {
             at_once: request.method == Method::Ping,
             is_call: request.method == Method::ToolsCall,
         };
-        let message = outgoing(request, &plan, std::mem::take(&mut call.headers));
+        let message = outgoing(request, &plan, &manner, std::mem::take(&mut call.headers));
         let sending = self.sending(call, session, message, needs);
         let mut waited = Detached::new(sending, plan).begun(limit).await;
         loop {
@@ -91,7 +98,7 @@ impl Gateway {
                 Waited::Cancelled => Ok(Answer::Accepted),
                 Waited::Late(_, mut plan) if Instant::now() >= plan.deadline => Err(plan.time_out().into()),
                 Waited::Late(sending, plan) if accept.events => {
-                    let sending = self.apart(sending, plan.deadline);
+                    let sending = self.apart(sending, plan.deadline, plan.is_stateless);
                     Ok(Answer::Events(Relay::of_sending(sending, plan).boxed_unsync()))
                 }
                 Waited::Late(sending, plan) => {
@@ -107,7 +114,7 @@ impl Gateway {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let id = &request.id;
         // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
-        let minted = session.terms.upstream.id.is_none();
+        let minted = session.terms.upstream.id.is_none() || !upstream.has_sessions();
         let minted = minted.then(|| Minted { id: self.mint(), token: request.params.progress_token() });
         let upstream_id = minted.as_ref().map_or(id, |minted| &minted.id).clone();
         let flag = Arc::new(CancelFlag::default());
@@ -130,14 +137,20 @@ impl Gateway {
             registration,
             places: None,
             cancels: Some((Arc::clone(&call.route), Arc::clone(session))),
+            is_stateless: !version.has_sessions(),
         }
     }
 
     /// Goes on with a call in a job of its own: a client that reads nothing must not keep it from its places.
-    fn apart(&self, sending: Sending, deadline: Instant) -> Sending {
-        let (done, begun) = oneshot::channel();
+    /// It ends with a client whose going away is a cancel.
+    fn apart(&self, sending: Sending, deadline: Instant, ends_with_client: bool) -> Sending {
+        let (mut done, begun) = oneshot::channel();
         self.jobs.spawn("late call", async move {
-            if let Ok(sent) = tokio::time::timeout_at(deadline, sending).await {
+            let sent = tokio::select! {
+                sent = tokio::time::timeout_at(deadline, sending) => sent,
+                () = done.closed(), if ends_with_client => return,
+            };
+            if let Ok(sent) = sent {
                 drop(done.send(sent));
             }
         });
@@ -170,6 +183,12 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
+            if let Err(error) = &sent
+                && !session.terms.upstream.version.has_sessions()
+                && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
+            {
+                return Err(Kind::OtherEra);
+            }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))
         })
@@ -201,15 +220,19 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
         Ok(_) => UpstreamOutcome::Answered,
         Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::Status(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }
 }
 
 /// The request as the upstream gets it.
-fn outgoing(request: &Request<'_>, plan: &Plan, headers: HeaderMap) -> Outgoing {
-    let mut body = if request.params.speaks_of_tasks() { without_tasks(request) } else { request.body.clone() };
+fn outgoing(request: &Request<'_>, plan: &Plan, manner: &Manner, headers: HeaderMap) -> Outgoing {
+    let mut body = match &manner.params {
+        Some(params) => with_params(request, params),
+        None if request.params.speaks_of_tasks() => without_tasks(request),
+        None => request.body.clone(),
+    };
     let mut progress_token = request.params.progress_token();
     if let Some(minted) = &plan.minted {
         progress_token = progress_token.map(|_| minted.id.as_json().into());
@@ -234,6 +257,15 @@ fn with_minted(body: Bytes, minted: &Minted) -> Bytes {
         Some(message.to_json())
     };
     whole().map_or(body, Bytes::from)
+}
+
+/// The request with other parameters.
+fn with_params(request: &Request<'_>, params: &str) -> Bytes {
+    let whole = || -> Option<String> {
+        let mut message = Object::parse(std::str::from_utf8(request.body).ok()?).ok()?;
+        Some(message.set("params", params).to_json())
+    };
+    whole().map_or_else(|| request.body.clone(), Bytes::from)
 }
 
 /// The request without what upstreams must not see.

@@ -6,13 +6,15 @@ use http::HeaderMap;
 
 use crate::jsonrpc::{self, Object, raw_string, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
+use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
+use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::session::{NoRoom, Session, Terms};
-use super::{Gateway, Request, Route};
+use super::{Gateway, Request, Route, bridge};
 
 impl Gateway {
     /// Opens a session.
@@ -33,17 +35,19 @@ impl Gateway {
         let capabilities = params.get("capabilities").unwrap_or("{}").to_owned();
         let client = ClientCapabilities::read(&capabilities).map_err(wrong("`capabilities` must be an object"))?;
         // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
-        let version = ProtocolVersion::parse(&requested).unwrap_or(ProtocolVersion::LATEST);
+        let version = ProtocolVersion::parse_legacy(&requested).unwrap_or(ProtocolVersion::LATEST_LEGACY);
         let offer = Offer { params: params.to_json(), capabilities, version };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
         let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
-            let opened = open(&route, &offer, headers).await?;
+            let opened = gateway.open_either(&route, &offer, headers).await?;
             let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
             let upstream = opened.session;
-            let result = match result_for_client(&opened.result, version, tasks) {
+            let is_bridged = !upstream.version.has_sessions();
+            let welcome = if is_bridged { bridge::welcome } else { result_for_client };
+            let result = match welcome(&opened.result, version, tasks) {
                 Ok(result) => result,
                 Err(kind) => {
                     route.upstream.close(&upstream).await;
@@ -55,10 +59,15 @@ impl Gateway {
                 principal: principal.digest(),
                 version,
                 upstream: upstream.clone(),
-                client,
+                client: if is_bridged { bridge::askable(&offer.capabilities, version) } else { client },
             };
             match gateway.sessions.create(room, terms, &route.metrics) {
-                Ok(session) => Ok((session, result)),
+                Ok(session) => {
+                    if is_bridged {
+                        bridge::begin(&session, &offer.params, &opened.result);
+                    }
+                    Ok((session, result))
+                }
                 Err(no_room) => {
                     route.upstream.close(&upstream).await;
                     Err(refusal(&no_room))
@@ -83,14 +92,23 @@ fn refusal(no_room: &NoRoom) -> Kind {
     }
 }
 
-/// What the client asked for.
-struct Offer {
+/// What the client asked for, or the gateway itself.
+pub(super) struct Offer {
     params: String,
     capabilities: String,
     version: ProtocolVersion,
 }
 
 impl Offer {
+    /// The gateway's own, for sessions that serve requests of many clients: their names don't tell whose it is.
+    pub(super) fn of_gateway(profile: ClientCapabilities) -> Self {
+        let (capabilities, version) = (profile.to_json(), ProtocolVersion::LATEST_LEGACY);
+        let params = format!(
+            "{{\"protocolVersion\":\"{version}\",\"capabilities\":{capabilities},\"clientInfo\":{GATEWAY_INFO}}}"
+        );
+        Self { params, capabilities, version }
+    }
+
     /// `params` for the upstream, at a version: what that version can't carry is left out.
     fn at(&self, version: ProtocolVersion) -> Option<(String, String)> {
         let capabilities = for_upstream(&self.capabilities, version).ok()?;
@@ -100,25 +118,70 @@ impl Offer {
     }
 }
 
+/// Why no session was opened.
+enum Failure {
+    Upstream(Error),
+    Gateway(Kind),
+}
+
+impl From<Failure> for Kind {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Upstream(error) => of_opening(error),
+            Failure::Gateway(kind) => kind,
+        }
+    }
+}
+
+impl Gateway {
+    /// Opens the upstream's session; of a server that turns out to have none, what it says of itself instead.
+    async fn open_either(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        offer: &Offer,
+        headers: HeaderMap,
+    ) -> Result<Opened, Kind> {
+        let session = match self.side_of_handshake(route) {
+            Side::Modern(session) => session,
+            Side::Legacy => match opened(route, offer, headers).await {
+                Ok(opened) => return Ok(opened),
+                Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+                    Some(Side::Modern(session)) => session,
+                    Some(Side::Legacy) | None => return Err(of_opening(error)),
+                },
+                Err(Failure::Gateway(kind)) => return Err(kind),
+            },
+        };
+        let discovered = self.discovered(route).await?;
+        let result = discovered.result.clone().ok_or(Fault::UpstreamProtocol)?;
+        Ok(Opened { session, result })
+    }
+}
+
+/// Opens the upstream's session.
+pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
+    Ok(opened(route, offer, headers).await?)
+}
+
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
 /// that it may misread (a client that takes only URLs looks like one that takes forms): it is asked once more.
-async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
-    let unusable = || Kind::Params("`params` must be an object");
+async fn opened(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Failure> {
+    let unusable = || Failure::Gateway(Kind::Params("`params` must be an object"));
     let (params, told) = offer.at(offer.version).ok_or_else(unusable)?;
-    let opened = route.upstream.open(&params, headers.clone()).await.map_err(of_opening)?;
+    let opened = route.upstream.open(&params, headers.clone()).await.map_err(Failure::Upstream)?;
     let chosen = opened.session.version;
     let (params, readable) = offer.at(chosen.min(offer.version)).ok_or_else(unusable)?;
     if readable == told {
         return Ok(opened);
     }
     route.upstream.close(&opened.session).await;
-    let again = route.upstream.open(&params, headers).await.map_err(of_opening)?;
+    let again = route.upstream.open(&params, headers).await.map_err(Failure::Upstream)?;
     if again.session.version == chosen {
         Ok(again)
     } else {
         route.upstream.close(&again.session).await;
         tracing::warn!(%chosen, second = %again.session.version, "the upstream changed its mind about the version");
-        Err(Fault::UpstreamProtocol.into())
+        Err(Failure::Gateway(Fault::UpstreamProtocol.into()))
     }
 }
 

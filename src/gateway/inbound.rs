@@ -14,7 +14,7 @@ use super::call::{Answer, Call};
 use super::held::is_error_object;
 use super::rejection::Kind;
 use super::session::Session;
-use super::{Gateway, owner};
+use super::{Gateway, bridge, owner};
 
 impl Gateway {
     /// Takes a notification.
@@ -27,9 +27,16 @@ impl Gateway {
         body: &Bytes,
     ) -> Result<Answer, Kind> {
         match method {
+            Method::Cancelled if session.terms.is_bridged() => {
+                let id = cancelled_id(params);
+                if !id.as_ref().is_some_and(|id| end_wait(session, id)) {
+                    id.iter().for_each(|id| end_plain(session, id));
+                }
+                Ok(Answer::Accepted)
+            }
+            _ if session.terms.is_bridged() => Ok(bridge::notified(session, method, params)),
             Method::Cancelled => {
-                let id =
-                    Object::parse_optional(params).ok().and_then(|params| Id::from_json(params.get("requestId")?).ok());
+                let id = cancelled_id(params);
                 if id.as_ref().is_some_and(|id| end_wait(session, id)) {
                     return Ok(Answer::Accepted);
                 }
@@ -64,6 +71,9 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let text = id.as_ref().and_then(Id::as_text);
         let Some((task_id, number)) = text.as_deref().and_then(core::parse_question_id) else {
+            if session.terms.is_bridged() {
+                return bridge::answered(session, text.as_deref(), outcome).await;
+            }
             return self.forward_one_way(call, session, body.clone()).await;
         };
         let never = Kind::Unusable("No such request was sent to this client");
@@ -97,6 +107,12 @@ impl Gateway {
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
     }
+}
+
+/// Which request a cancel names.
+fn cancelled_id(params: Option<&RawValue>) -> Option<Id> {
+    let params = Object::parse_optional(params).ok()?;
+    Id::from_json(params.get("requestId")?).ok()
 }
 
 /// Ends a blocked `tasks/result`, not its task; says whether there was one.

@@ -54,10 +54,11 @@ impl Gateway {
         });
     }
 
-    /// Stops listening when no stream and no unfinished task needs it.
+    /// Stops listening when no stream, no call and no unfinished task needs it.
     pub(super) fn listen_no_more(session: &Session) {
         let mut live = session.live();
-        if live.streams.is_empty() && live.unfinished == 0 {
+        // One without a client is listened to for as long as it lasts.
+        if live.streams.is_empty() && live.held.is_empty() && live.unfinished == 0 && !session.is_unlisted() {
             live.listener.take().iter().for_each(CancellationToken::cancel);
         }
     }
@@ -195,7 +196,7 @@ fn to_held(session: &Session, message: &Bytes) -> bool {
 }
 
 /// Gives a message to the client's newest GET stream.
-fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
+pub(super) fn to_stream(session: &Session, message: &Bytes, event_id: Option<&str>) -> bool {
     let streams = session.live().streams.clone();
     let event = sse::write_event(event_id, message);
     streams.iter().rev().any(|stream| stream.offer(&event))

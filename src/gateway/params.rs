@@ -15,7 +15,6 @@ pub(super) struct Params<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) name: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
-    #[expect(dead_code, reason = "read so that a repeat is refused")]
     pub(super) uri: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) task_id: Option<&'a RawValue>,
@@ -27,6 +26,8 @@ pub(super) struct Params<'a> {
     pub(super) arguments: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) cursor: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) request_state: Option<&'a RawValue>,
     #[serde(skip)]
     pub(super) whole: Option<&'a RawValue>,
 }

@@ -31,11 +31,26 @@ impl Support {
     }
 }
 
+/// Where an upstream's question goes before a modern client has a task's handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Questions {
+    /// In the call where the upstream is modern, else in a task.
+    Auto,
+    /// The call becomes a task that asks.
+    InTask,
+    /// The answer to the call asks.
+    InCall,
+}
+
 /// How the tasks of one tool live.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {
     /// Whether calls are tasks.
     pub support: Support,
+    /// After how long a modern client's call becomes a task: at once for zero; `None`: never for that reason.
+    pub defer: Option<Duration>,
+    /// Where questions go before there is a task.
+    pub questions: Questions,
     /// The tool runs alone on its upstream session, so that its questions are surely its own.
     pub exclusive: bool,
     /// How long a call may take, queue and questions included.
@@ -59,6 +74,8 @@ impl Default for TaskPolicy {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         Self {
             support: Support::Optional,
+            defer: Some(Duration::from_millis(500)),
+            questions: Questions::Auto,
             exclusive: false,
             deadline: minutes(30),
             input_timeout: minutes(10),

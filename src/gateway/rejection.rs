@@ -2,12 +2,16 @@
 //!
 //! A rejection never shows internal addresses, credentials or arguments; what the log gets is its `source`.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Defect, ErrorObject, Id, code};
+use crate::mcp::envelope;
+use crate::mcp::version::ProtocolVersion;
 use crate::task::store::{Quota, StoreError};
 use crate::task::{Status, TaskId};
 use crate::upstream;
@@ -32,6 +36,21 @@ pub enum Kind {
     NoSession,
     /// The method, or this use of it, is not offered on this session.
     NotServed(&'static str),
+    /// The method does not exist in the modern era, or not on this server.
+    NoMethod,
+    /// The claims of a modern request are missing or malformed.
+    Envelope(envelope::Defect),
+    /// A header and the body disagree (2026-07-28 transports, "Server validation").
+    HeaderMismatch(Box<str>),
+    /// The client did not declare what this request needs (2026-07-28 basic, "Client capabilities").
+    MissingCapability {
+        /// What would do, as a `ClientCapabilities` object in JSON.
+        required: Cow<'static, str>,
+        /// What happened.
+        message: &'static str,
+    },
+    /// A version of the modern era that is not spoken here (2026-07-28 basic, "Version negotiation").
+    Version(Box<str>),
     /// The parameters are wrong; also unknown cursors.
     Params(&'static str),
     /// The task is unknown, somebody else's or expired: one answer, in the same words. The id is for the audit log.
@@ -56,8 +75,13 @@ pub enum Kind {
         /// When the next one is admitted.
         retry_after: Duration,
     },
+    /// The upstream refused a modern request unread, since it speaks the other era now. Never told: the request is sent
+    /// once more, in translation.
+    OtherEra,
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
+    /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
+    UpstreamNoMethod(Box<str>),
     /// The upstream's own JSON-RPC error, unchanged.
     Upstream {
         /// The status it came with.
@@ -147,7 +171,9 @@ impl From<&upstream::Error> for Fault {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
             upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
-            upstream::Error::Protocol(_) | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
+            upstream::Error::Protocol(_) | upstream::Error::Status(_) | upstream::Error::Refused { .. } => {
+                Self::UpstreamProtocol
+            }
         }
     }
 }
@@ -200,7 +226,13 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.kind {
-            Kind::Malformed(_) | Kind::Unusable(_) => StatusCode::BAD_REQUEST,
+            Kind::Malformed(_)
+            | Kind::Unusable(_)
+            | Kind::Envelope(_)
+            | Kind::HeaderMismatch(_)
+            | Kind::MissingCapability { .. }
+            | Kind::Version(_) => StatusCode::BAD_REQUEST,
+            Kind::NoMethod | Kind::UpstreamNoMethod(_) => StatusCode::NOT_FOUND,
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             // No request was asked that could be answered with a message in a 200.
@@ -214,6 +246,7 @@ impl Rejection {
             | Kind::Params(_)
             | Kind::Cancelled(_)
             | Kind::Quota { .. }
+            | Kind::OtherEra
             | Kind::Fault(_) => StatusCode::OK,
         }
     }
@@ -221,7 +254,7 @@ impl Rejection {
     /// Whether the upstream itself answered with this error.
     #[must_use]
     pub fn is_upstreams_own(&self) -> bool {
-        matches!(self.kind, Kind::Upstream { .. })
+        matches!(self.kind, Kind::Upstream { .. } | Kind::UpstreamNoMethod(_))
     }
 
     /// What `Retry-After` says, if the status calls for it.
@@ -233,7 +266,7 @@ impl Rejection {
     /// The response message.
     #[must_use]
     pub fn to_message(&self) -> bytes::Bytes {
-        if let Kind::Upstream { error, .. } = &self.kind {
+        if let Kind::Upstream { error, .. } | Kind::UpstreamNoMethod(error) = &self.kind {
             return jsonrpc::raw_error_response(self.id.as_ref(), error);
         }
         jsonrpc::error_response(self.id.as_ref(), &self.kind.to_error())
@@ -265,6 +298,31 @@ impl Kind {
                 ErrorObject::new(code::INVALID_REQUEST, "The session is unknown or has ended; initialize a new one.")
             }
             Self::NotServed(message) => ErrorObject::new(code::METHOD_NOT_FOUND, *message),
+            Self::NoMethod => ErrorObject::new(code::METHOD_NOT_FOUND, "Method not found"),
+            Self::Envelope(defect) => ErrorObject::new(code::INVALID_PARAMS, defect.to_string()),
+            Self::HeaderMismatch(what) => ErrorObject::new(code::HEADER_MISMATCH, &**what),
+            Self::MissingCapability { required, message } => {
+                #[derive(Serialize)]
+                #[serde(rename_all = "camelCase")]
+                struct Data<'a> {
+                    required_capabilities: &'a RawValue,
+                }
+                let error = ErrorObject::new(code::MISSING_CAPABILITY, *message);
+                match serde_json::from_str(required) {
+                    Ok(required_capabilities) => error.with_data(&Data { required_capabilities }),
+                    Err(_) => error,
+                }
+            }
+            Self::Version(requested) => {
+                #[derive(Serialize)]
+                struct Data<'a> {
+                    supported: [&'static str; 1],
+                    requested: &'a str,
+                }
+                let supported = [ProtocolVersion::LATEST_MODERN.as_str()];
+                ErrorObject::new(code::UNSUPPORTED_VERSION, "This protocol version is not served")
+                    .with_data(&Data { supported, requested })
+            }
             Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
             Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
             Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),
@@ -289,8 +347,11 @@ impl Kind {
                     retry_after_ms: millis(retry_after),
                 })
             }
+            Self::OtherEra => Fault::UpstreamUnreachable.to_error(),
             Self::Fault(fault) => fault.to_error(),
-            Self::Upstream { .. } => ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message()),
+            Self::Upstream { .. } | Self::UpstreamNoMethod(_) => {
+                ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message())
+            }
         }
     }
 }

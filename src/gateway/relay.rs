@@ -31,7 +31,7 @@ use super::rejection::{Chain, Fault, Kind};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
-pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Sending};
+pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Rewritten, Sending};
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
@@ -271,6 +271,9 @@ impl Relay {
             return;
         }
         let data = event.data.as_deref().unwrap_or_default();
+        if plan.is_withheld(data) {
+            return withheld();
+        }
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         let rewritten = plan.changed(data);
         let id = event.id.as_deref().filter(|_| may_resume).map(|id| format!("{UPSTREAM_EVENT}{id}"));
@@ -297,6 +300,9 @@ impl Relay {
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
+        if self.plan.as_ref().is_some_and(|plan| plan.is_withheld(message)) {
+            return withheld();
+        }
         let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
@@ -368,6 +374,13 @@ impl Relay {
             self.out.extend_from_slice(&sse::write_event(None, &error));
         }
     }
+}
+
+/// Why an upstream is told to stop when a stateless client goes away.
+const GONE: &str = "the client went away";
+
+fn withheld() {
+    tracing::warn!("the upstream sent a request, which its protocol version does not know");
 }
 
 /// Before the ids of events that are the upstream's: they are resumed there.
@@ -501,8 +514,12 @@ impl Drop for Relay {
     /// is read to its end, so that the upstream is not told otherwise.
     fn drop(&mut self) {
         let source = std::mem::replace(&mut self.source, Source::Ended);
-        let Some(plan) = self.plan.take() else { return };
+        let Some(mut plan) = self.plan.take() else { return };
         if matches!(source, Source::Ended) || self.resumable {
+            return;
+        }
+        if plan.is_stateless {
+            plan.cancel_upstream(GONE);
             return;
         }
         let gateway = Arc::clone(&plan.gateway);

@@ -25,7 +25,7 @@ use crate::task::{Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
-use super::Route;
+use super::{Route, bridge};
 
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
@@ -67,10 +67,12 @@ pub struct Session {
     pub ended: CancellationToken,
     /// Shared by calls, alone for those of exclusive tools.
     pub exclusive: Arc<RwLock<()>>,
+    /// What is kept here because the server keeps nothing.
+    pub(super) bridge: bridge::State,
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
-    _counted: Counted,
+    _counted: Option<Counted>,
 }
 
 /// What goes on in a session at this moment.
@@ -78,8 +80,8 @@ pub struct Session {
 pub struct Live {
     /// Plain calls in flight and those that wait for their place.
     pub plain: Vec<Plain>,
-    /// Held calls that the upstream has seen.
-    pub held: HashMap<TaskId, Held>,
+    /// Calls that the upstream has seen and that messages are told apart for, by their ids upstream.
+    pub held: HashMap<Id, Held>,
     /// Unfinished tasks, those in the queue included.
     pub unfinished: usize,
     /// Blocked `tasks/result` requests.
@@ -96,7 +98,7 @@ impl Live {
     /// The tasks whose calls are held here, with their owners.
     #[must_use]
     pub fn owners(&self) -> Vec<(TaskId, Arc<Owner>)> {
-        self.held.iter().map(|(task, held)| (*task, Arc::clone(&held.owner))).collect()
+        self.held.values().filter_map(|held| held.task.clone()).collect()
     }
 }
 
@@ -114,8 +116,8 @@ pub struct Plain {
 /// A held call as the session knows it.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Whose task it is.
-    pub owner: Arc<Owner>,
+    /// The task that it is held for, and whose that is.
+    pub task: Option<(TaskId, Arc<Owner>)>,
     /// Its progress token upstream, as JSON text; the same as its request id.
     pub token: Box<str>,
     /// Takes messages for it that arrive elsewhere than on its own stream.
@@ -212,9 +214,36 @@ impl CancelFlag {
 }
 
 impl Session {
+    fn new(number: SessionNumber, token: Arc<str>, terms: Terms, now: Timestamp, counted: Option<Counted>) -> Self {
+        Self {
+            number,
+            terms,
+            token,
+            ended: CancellationToken::new(),
+            exclusive: Arc::default(),
+            bridge: bridge::State::default(),
+            last_seen: AtomicU64::new(now.as_millis()),
+            open_streams: AtomicUsize::new(0),
+            live: Mutex::default(),
+            _counted: counted,
+        }
+    }
+
     /// What goes on in it. Held only for a few instructions.
     pub fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no client holds an id of it (see [`Sessions::unlisted`]).
+    #[must_use]
+    pub fn is_unlisted(&self) -> bool {
+        self.token.is_empty()
+    }
+
+    /// Ends a session that is in no table: nothing is read for it any more.
+    pub fn end_unlisted(&self) {
+        self.ended.cancel();
+        self.live().listener.take().iter().for_each(CancellationToken::cancel);
     }
 
     /// Notes that the client is there.
@@ -333,6 +362,13 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A conversation that no client holds an id of: it is in no table, and lasts as long as whoever has it.
+    #[must_use]
+    pub fn unlisted(&self, terms: Terms, counted: Option<Counted>) -> Arc<Session> {
+        let number = Uuid::new_v4().as_u128();
+        Arc::new(Session::new(number, "".into(), terms, self.clock.now(), counted))
+    }
+
     /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.
     #[must_use]
     pub fn find(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
@@ -356,6 +392,11 @@ impl Sessions {
 
     /// Ends a session: its streams close, its id is unknown from now on. Says whether this call ended it.
     pub fn end(&self, session: &Session) -> bool {
+        if session.is_unlisted() {
+            // Whoever has it ends it upstream, when they let go of it.
+            session.end_unlisted();
+            return false;
+        }
         if self.by_number.remove(&session.number).is_none() {
             return false;
         }
@@ -386,6 +427,12 @@ impl Sessions {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.by_number.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// After how long without use a session is ended.
+    #[must_use]
+    pub fn idle_limit(&self) -> Duration {
+        self.config.idle
     }
 
     /// How often to look for idle ones.
@@ -423,17 +470,7 @@ impl Sessions {
 
     fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms, counted: Counted) -> Arc<Session> {
         let session = self.by_number.entry(number).or_insert_with(|| {
-            Arc::new(Session {
-                number,
-                terms,
-                token: Arc::clone(&token),
-                ended: CancellationToken::new(),
-                exclusive: Arc::default(),
-                last_seen: AtomicU64::new(self.clock.now().as_millis()),
-                open_streams: AtomicUsize::new(0),
-                live: Mutex::default(),
-                _counted: counted,
-            })
+            Arc::new(Session::new(number, Arc::clone(&token), terms, self.clock.now(), Some(counted)))
         });
         let session = Arc::clone(&session);
         self.by_token.insert(token, Arc::clone(&session));

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::jsonrpc::Id;
 use crate::upstream::{Error, Listening};
 
+use super::bridge::CALL_EVENT;
 use super::call::{Answer, Call};
 use super::forward::Registration;
 use super::listener::LISTENER_EVENT;
@@ -47,6 +48,9 @@ impl Gateway {
                         return Err(Kind::Unusable("This stream has been delivered to its end").into());
                     }
                     return Ok(self.result_stream(&call.route, &session, owner, task, request));
+                }
+                if let Some(id) = id.strip_prefix(CALL_EVENT) {
+                    return Ok(self.bridged_rest(&call.route, &session, id)?);
                 }
                 let id = id.strip_prefix(UPSTREAM_EVENT).ok_or(unusable)?;
                 Ok(self.resume(&call.route, &session, id).await?)
@@ -138,6 +142,7 @@ impl Gateway {
             registration: Registration::Stream(session.open_stream(self.clock), route.metrics.stream()),
             places: None,
             cancels: None,
+            is_stateless: false,
         };
         Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
     }

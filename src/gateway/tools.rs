@@ -1,22 +1,22 @@
 //! `tools/list`, which says what can be a task, and `tools/call`, where one begins.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{self, Id, Object, string_value};
-use crate::mcp::RELATED_TASK;
+use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
 use crate::task::dialect::core;
 use crate::task::{NewTask, State, Task};
 
 use super::call::{Answer, Call};
 use super::forward::Manner;
-use super::held::HeldCall;
+use super::held::{Draft, HeldCall, Record};
 use super::policy::{Support, TaskPolicy, ToolPolicy};
 use super::rejection::{Fault, Kind, QUOTA_RETRY};
-use super::relay::Rewrite;
+use super::relay::{Rewrite, Rewritten};
 use super::session::Session;
-use super::{Gateway, Request, RetryAfter, owner};
+use super::{Gateway, Request, RetryAfter, Route, owner};
 
 /// The longest tool name that a task is made for, in bytes: the record keeps it.
 const MAX_NAME: usize = 1024;
@@ -32,7 +32,12 @@ impl Gateway {
         let has_tasks = session.terms.version.has_tasks();
         let rewrite: Option<Rewrite> = if has_tasks || !call.route.tools.permits_all() {
             let route = Arc::clone(&call.route);
-            Some(Arc::new(move |result| list_for_client(result, &route.tools, has_tasks)))
+            Some(Arc::new(move |outcome| match outcome {
+                Outcome::Result(result) => {
+                    list_for_client(result.get(), &route.tools, has_tasks).map_or(Rewritten::Same, Rewritten::Result)
+                }
+                Outcome::Error(_) => Rewritten::Same,
+            }))
         } else {
             None
         };
@@ -46,13 +51,7 @@ impl Gateway {
         session: Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let name = request.params.name.and_then(|name| string_value(name.get()));
-        let Some(name) = name else {
-            return Err(Kind::Params("`name` must be a string"));
-        };
-        if !call.route.tools.permits(&name) {
-            return Err(Kind::UnknownTool(name.chars().take(128).collect::<String>().into()));
-        }
+        let name = called_tool(&call.route, request)?;
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
         let has_tasks = session.terms.version.has_tasks();
@@ -62,7 +61,8 @@ impl Gateway {
             (Some(_), Support::Forbidden) if has_tasks => Err(Kind::NotServed("This tool can't be called as a task")),
             (Some(task), _) if has_tasks => self.create(call, &session, request, &name, task, policy).await,
             _ => {
-                let manner = Manner { exclusive: policy.exclusive, deadline: Some(policy.deadline), rewrite: None };
+                let manner =
+                    Manner { exclusive: policy.exclusive, deadline: Some(policy.deadline), ..Manner::default() };
                 self.forward(call, session, request, manner).await
             }
         }
@@ -111,21 +111,16 @@ impl Gateway {
         let wants_progress = new.progress_token.is_some();
         let task = self.ledger.create(new, limits).await?;
         let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
-        let id = self.mint();
-        let held = HeldCall {
-            gateway: Arc::clone(self),
-            route: Arc::clone(&call.route),
-            session: Arc::clone(session),
-            params: params_for_upstream(request, &id, wants_progress),
-            id,
+        let draft = Draft {
+            params: params_for_upstream(request),
             wants_progress,
             headers: std::mem::take(&mut call.headers),
+            refresh: None,
             exclusive: policy.exclusive,
-            input_timeout: policy.input_timeout,
-            task: Arc::clone(&task),
-            queued,
+            lease: Box::new(()),
         };
-        held.register();
+        let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
+        let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
         self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
@@ -134,24 +129,36 @@ impl Gateway {
     }
 }
 
-/// `params` as the upstream sees them: no task vocabulary, and a progress token that no other call has.
-fn params_for_upstream(request: &Request<'_>, id: &Id, wants_progress: bool) -> String {
+/// The tool that a request calls, if the route permits it.
+pub(super) fn called_tool<'a>(route: &Route, request: &Request<'a>) -> Result<Cow<'a, str>, Kind> {
+    let name = request.params.name.and_then(|name| string_value(name.get()));
+    let name = name.ok_or(Kind::Params("`name` must be a string"))?;
+    if !route.tools.permits(&name) {
+        return Err(Kind::UnknownTool(name.chars().take(128).collect::<String>().into()));
+    }
+    Ok(name)
+}
+
+/// `params` as the upstream sees them: no task vocabulary.
+fn params_for_upstream(request: &Request<'_>) -> String {
     let whole = request.params.whole.map_or("{}", RawValue::get);
     let Ok(mut params) = Object::parse(whole) else { return whole.to_owned() };
-    params.remove("task");
-    let meta = params.get("_meta").map(str::to_owned);
-    if let Some(mut meta) = meta.as_deref().and_then(|meta| Object::parse(meta).ok()) {
-        meta.remove(RELATED_TASK);
-        if wants_progress {
-            meta.set("progressToken", id.as_json());
-        }
-        if meta.is_empty() {
-            params.remove("_meta")
-        } else {
-            params.set("_meta", meta.to_json())
-        };
+    core::without_related(&params.remove("task").to_json())
+}
+
+/// A page of tools without those that the route denies; `None` when there is none of them.
+pub(super) fn only_permitted(result: &str, policy: &ToolPolicy) -> Option<String> {
+    let mut result = Object::parse(result).ok()?;
+    let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
+    let name = |tool: &RawValue| Some(string_value(Object::parse(tool.get()).ok()?.get("name")?)?.into_owned());
+    let is_shown = |tool: &&RawValue| name(tool).is_none_or(|name| policy.permits(&name));
+    let all = tools.len();
+    let shown: Vec<&str> = tools.into_iter().filter(is_shown).map(RawValue::get).collect();
+    if shown.len() == all {
+        return None;
     }
-    params.to_json()
+    let shown = format!("[{}]", shown.join(","));
+    Some(result.set("tools", shown).to_json())
 }
 
 /// A page of tools as the client sees it: none that the route denies, each with what the route says of tasks. An

@@ -17,6 +17,12 @@ pub mod code {
     pub const INVALID_PARAMS: i64 = -32602;
     /// A fault of the gateway or the upstream.
     pub const INTERNAL_ERROR: i64 = -32603;
+    /// A header and the body disagree (2026-07-28 transports, `HeaderMismatch`).
+    pub const HEADER_MISMATCH: i64 = -32020;
+    /// The client lacks a capability that the request needs (2026-07-28 basic, `MissingRequiredClientCapability`).
+    pub const MISSING_CAPABILITY: i64 = -32021;
+    /// The version is not served (2026-07-28 basic, `UnsupportedProtocolVersion`).
+    pub const UNSUPPORTED_VERSION: i64 = -32022;
     /// Over a quota or rate. Outside the range that JSON-RPC and MCP reserve.
     pub const TOO_MANY_REQUESTS: i64 = 429;
 }

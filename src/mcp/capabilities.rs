@@ -50,6 +50,25 @@ impl ClientCapabilities {
         })
     }
 
+    /// The `capabilities` of an `initialize` request that declares exactly this.
+    #[must_use]
+    pub fn to_json(self) -> String {
+        let feature = |declared: bool, text: &'static str| if declared { text } else { "" };
+        let comma = if self.form && self.url { "," } else { "" };
+        let elicitation = format!(
+            "\"elicitation\":{{{}{comma}{}}}",
+            feature(self.form, "\"form\":{}"),
+            feature(self.url, "\"url\":{}")
+        );
+        let sampling = format!("\"sampling\":{{{}}}", feature(self.sampling_tools, "\"tools\":{}"));
+        let declared = [
+            (self.form || self.url).then_some(elicitation),
+            (self.sampling || self.sampling_tools).then_some(sampling),
+            self.roots.then(|| "\"roots\":{}".to_owned()),
+        ];
+        format!("{{{}}}", declared.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+
     /// As bits, for a sealed token.
     #[must_use]
     pub fn to_bits(self) -> u8 {
@@ -94,6 +113,12 @@ impl ClientCapabilities {
             (true, true) => Ok(()),
         }
     }
+
+    /// What both have.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::from_bits(self.to_bits() & other.to_bits())
+    }
 }
 
 /// The client's `capabilities` as an upstream of that version may see them: never tasks in either dialect, and
@@ -118,6 +143,23 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
+/// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_upstream`] has
+/// them, and without the roots' change notifications, which are gone from that era.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn of_legacy_client(capabilities: &str) -> Result<String, Defect> {
+    let seen = for_upstream(capabilities, ProtocolVersion::LATEST_MODERN)?;
+    let mut all = Object::parse(&seen)?;
+    let roots = all.get("roots").unwrap_or("{}").to_owned();
+    if let Ok(mut roots) = Object::parse(&roots)
+        && roots.get("listChanged").is_some()
+    {
+        all.set("roots", roots.remove("listChanged").to_json());
+    }
+    Ok(all.to_json())
+}
+
 /// The extension belongs to the other era: on neither hop does it mean anything in this one.
 fn remove_tasks_extension(capabilities: &mut Object<'_>) {
     let Some(extensions) = capabilities.get("extensions").map(str::to_owned) else { return };
@@ -132,8 +174,8 @@ fn remove_tasks_extension(capabilities: &mut Object<'_>) {
     };
 }
 
-/// The server's `capabilities` as a client of the core dialect sees them: an upstream's own `tasks` hidden, the
-/// gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
+/// The server's `capabilities`, of either era, as a client of the core dialect sees them: an upstream's own `tasks`
+/// hidden, the gateway's in their place where there are tools (2025-11-25 tasks, "Server Capabilities").
 ///
 /// `list` only where callers can be told apart.
 ///
@@ -153,6 +195,24 @@ pub fn for_client(capabilities: &str, tasks: Option<TaskCapability>) -> Result<S
     Ok(all.to_json())
 }
 
+/// The server's `capabilities`, of either era, as a modern client sees them: an upstream's own tasks hidden in either
+/// dialect, and the extension in their place where there are tools and the gateway makes tasks (tasks extension,
+/// "Capabilities").
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_modern_client(capabilities: &str, tasks: bool) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    all.remove("tasks");
+    remove_tasks_extension(&mut all);
+    if tasks && all.get("tools").is_some() {
+        let extensions = all.get("extensions").unwrap_or("{}").to_owned();
+        let mut extensions = Object::parse(&extensions).unwrap_or_default();
+        all.set("extensions", extensions.set(TASKS_EXTENSION, "{}").to_json());
+    }
+    Ok(all.to_json())
+}
+
 /// The tasks that a session gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskCapability {
@@ -166,7 +226,7 @@ mod tests {
 
     #[test]
     fn reads_what_is_declared() {
-        let read = |text| ClientCapabilities::read(text).unwrap();
+        let read = |text: &str| ClientCapabilities::read(text).unwrap();
         assert_eq!(read("{}"), ClientCapabilities::default());
         assert!(read(r#"{"elicitation":{}}"#).form && !read(r#"{"elicitation":{}}"#).url);
         let url_only = read(r#"{"elicitation":{"url":{}}}"#);
@@ -175,7 +235,11 @@ mod tests {
         assert_eq!(ClientCapabilities::from_bits(all.to_bits()), all);
         assert_eq!(all.to_bits(), 0b11111);
         for bits in 0..32 {
-            assert_eq!(ClientCapabilities::from_bits(bits).to_bits(), bits);
+            let declared = ClientCapabilities::from_bits(bits);
+            assert_eq!(declared.to_bits(), bits);
+            // Whoever samples with tools samples.
+            let declared = ClientCapabilities { sampling: declared.sampling || declared.sampling_tools, ..declared };
+            assert_eq!(read(&declared.to_json()), declared);
         }
     }
 
@@ -207,6 +271,38 @@ mod tests {
             r#"{"tools":{"listChanged":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}"#
         );
         assert_eq!(for_client(r#"{"prompts":{}}"#, with(true)).unwrap(), r#"{"prompts":{}}"#);
+    }
+
+    #[test]
+    fn modern_upstreams_see_all_but_tasks() {
+        let client = r#"{"tasks":{},"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}}"#;
+        assert_eq!(
+            for_upstream(client, ProtocolVersion::V2026_07_28).unwrap(),
+            r#"{"roots":{"listChanged":true,"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(
+            of_legacy_client(client).unwrap(),
+            r#"{"roots":{"x":1.0},"elicitation":{},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(of_legacy_client(r#"{"sampling":{}}"#).unwrap(), r#"{"sampling":{}}"#);
+        assert!(of_legacy_client("[]").is_err());
+    }
+
+    #[test]
+    fn modern_clients_see_the_extension_where_there_are_tools() {
+        let legacy = r#"{"tools":{},"tasks":{"list":{}}}"#;
+        assert_eq!(
+            for_modern_client(legacy, true).unwrap(),
+            r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#
+        );
+        assert_eq!(for_modern_client(legacy, false).unwrap(), r#"{"tools":{}}"#);
+        assert_eq!(for_modern_client(r#"{"prompts":{}}"#, true).unwrap(), r#"{"prompts":{}}"#);
+        let own = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{"a":1},"x/y":{}}}"#;
+        assert_eq!(
+            for_modern_client(own, true).unwrap(),
+            r#"{"tools":{},"extensions":{"x/y":{},"io.modelcontextprotocol/tasks":{}}}"#
+        );
+        assert_eq!(for_modern_client(own, false).unwrap(), r#"{"tools":{},"extensions":{"x/y":{}}}"#);
     }
 
     #[test]

@@ -33,13 +33,18 @@ pub enum Method {
     TasksList,
     TasksCancel,
     TasksStatus,
+    TasksUpdate,
+    TasksNotification,
+    Discover,
+    Listen,
+    Acknowledged,
     /// Any other name, also those of later revisions.
     Other,
 }
 
 impl Method {
     /// Every method with a name, and `Other`.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 34] = [
         Self::Initialize,
         Self::Initialized,
         Self::Ping,
@@ -68,6 +73,11 @@ impl Method {
         Self::TasksList,
         Self::TasksCancel,
         Self::TasksStatus,
+        Self::TasksUpdate,
+        Self::TasksNotification,
+        Self::Discover,
+        Self::Listen,
+        Self::Acknowledged,
         Self::Other,
     ];
 
@@ -103,6 +113,11 @@ impl Method {
             "tasks/list" => Self::TasksList,
             "tasks/cancel" => Self::TasksCancel,
             "notifications/tasks/status" => Self::TasksStatus,
+            "tasks/update" => Self::TasksUpdate,
+            "notifications/tasks" => Self::TasksNotification,
+            "server/discover" => Self::Discover,
+            "subscriptions/listen" => Self::Listen,
+            "notifications/subscriptions/acknowledged" => Self::Acknowledged,
             _ => Self::Other,
         }
     }
@@ -139,8 +154,46 @@ impl Method {
             Self::TasksList => "tasks/list",
             Self::TasksCancel => "tasks/cancel",
             Self::TasksStatus => "notifications/tasks/status",
+            Self::TasksUpdate => "tasks/update",
+            Self::TasksNotification => "notifications/tasks",
+            Self::Discover => "server/discover",
+            Self::Listen => "subscriptions/listen",
+            Self::Acknowledged => "notifications/subscriptions/acknowledged",
             Self::Other => "other",
         }
+    }
+
+    /// Whether the modern era has dropped it: stateless servers answer that there is no such method (2026-07-28
+    /// changelog, "Removed"; tasks extension, "Removed methods").
+    #[must_use]
+    pub const fn is_removed(self) -> bool {
+        matches!(
+            self,
+            Self::Initialize
+                | Self::Ping
+                | Self::SetLevel
+                | Self::ResourcesSubscribe
+                | Self::ResourcesUnsubscribe
+                | Self::TasksList
+                | Self::TasksResult
+        )
+    }
+
+    /// The parameter that `Mcp-Name` repeats (2026-07-28 transports, "Request headers"; tasks extension, "HTTP headers").
+    #[must_use]
+    pub const fn named_by(self) -> Option<&'static str> {
+        match self {
+            Self::ToolsCall | Self::PromptsGet => Some("name"),
+            Self::ResourcesRead => Some("uri"),
+            Self::TasksGet | Self::TasksUpdate | Self::TasksCancel => Some("taskId"),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer may be a question, to be answered by asking again (2026-07-28 MRTR).
+    #[must_use]
+    pub const fn may_ask(self) -> bool {
+        matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
     }
 
     /// Whether this reads tasks again and again: such calls have a rate of their own.

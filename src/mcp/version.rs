@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::jsonrpc::{Object, string_value};
 
-/// A revision of the protocol in the handshake era.
+/// A revision of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProtocolVersion {
     /// 2024-11-05
@@ -16,25 +16,50 @@ pub enum ProtocolVersion {
     V2025_06_18,
     /// 2025-11-25
     V2025_11_25,
+    /// 2026-07-28
+    V2026_07_28,
 }
 
 impl ProtocolVersion {
     /// Every version that is spoken, oldest first.
-    pub const ALL: [Self; 4] = [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
-    /// The version offered to whoever asks for an unknown one.
-    pub const LATEST: Self = Self::V2025_11_25;
+    pub const ALL: [Self; 5] =
+        [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25, Self::V2026_07_28];
+    /// Those that begin with a handshake, oldest first.
+    pub const LEGACY: [Self; 4] = [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
+    /// The version offered to whoever asks for an unknown one in a handshake.
+    pub const LATEST_LEGACY: Self = Self::V2025_11_25;
+    /// The newest version without a handshake.
+    pub const LATEST_MODERN: Self = Self::V2026_07_28;
 
-    /// Reads a version as it stands in a header or in `protocolVersion`.
+    /// Reads a version as it stands in a header or in `_meta`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
+    }
+
+    /// Reads a version as it stands in the `protocolVersion` of a handshake, where only those with handshakes can stand.
+    #[must_use]
+    pub fn parse_legacy(text: &str) -> Option<Self> {
+        Self::LEGACY.into_iter().find(|version| version.as_str() == text)
+    }
+
+    /// Whether text names a version of the modern era, known or not: a date, and not before the era began. Dates of this
+    /// form are in the order of their text.
+    #[must_use]
+    pub fn is_modern_name(text: &str) -> bool {
+        let is_date = text.len() == 10
+            && text.bytes().enumerate().all(|(place, byte)| match place {
+                4 | 7 => byte == b'-',
+                _ => byte.is_ascii_digit(),
+            });
+        is_date && text >= Self::V2026_07_28.as_str()
     }
 
     /// The version that a server chose in its `initialize` result (JSON text); `None` for one that is not spoken here.
     #[must_use]
     pub fn of_initialize_result(result: &str) -> Option<Self> {
         let result = Object::parse(result).ok()?;
-        Self::parse(&string_value(result.get("protocolVersion")?)?)
+        Self::parse_legacy(&string_value(result.get("protocolVersion")?)?)
     }
 
     /// The version as it is written.
@@ -45,7 +70,15 @@ impl ProtocolVersion {
             Self::V2025_03_26 => "2025-03-26",
             Self::V2025_06_18 => "2025-06-18",
             Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
         }
+    }
+
+    /// A conversation begins with `initialize` and lasts as a session. Without, each request stands for itself (2026-07-28
+    /// basic, "Stateless").
+    #[must_use]
+    pub const fn has_sessions(self) -> bool {
+        !matches!(self, Self::V2026_07_28)
     }
 
     /// Core tasks, `execution.taskSupport` and related-task metadata exist.
@@ -69,19 +102,19 @@ impl ProtocolVersion {
     /// `elicitation/create` exists.
     #[must_use]
     pub const fn has_elicitation(self) -> bool {
-        matches!(self, Self::V2025_06_18 | Self::V2025_11_25)
+        matches!(self, Self::V2025_06_18 | Self::V2025_11_25 | Self::V2026_07_28)
     }
 
     /// Elicitation has modes (`form`, `url`) and sampling may use tools.
     #[must_use]
     pub const fn has_url_elicitation(self) -> bool {
-        matches!(self, Self::V2025_11_25)
+        matches!(self, Self::V2025_11_25 | Self::V2026_07_28)
     }
 
     /// The `MCP-Protocol-Version` header exists.
     #[must_use]
     pub const fn has_version_header(self) -> bool {
-        matches!(self, Self::V2025_06_18 | Self::V2025_11_25)
+        matches!(self, Self::V2025_06_18 | Self::V2025_11_25 | Self::V2026_07_28)
     }
 }
 
@@ -100,8 +133,22 @@ mod tests {
         for version in ProtocolVersion::ALL {
             assert_eq!(ProtocolVersion::parse(version.as_str()), Some(version));
         }
-        for unknown in ["", "2025-11-26", "2026-07-28", "2025-11-25 ", "2024-10-07"] {
+        for unknown in ["", "2025-11-26", "2026-07-29", "2025-11-25 ", "2024-10-07"] {
             assert_eq!(ProtocolVersion::parse(unknown), None, "{unknown}");
+        }
+        for version in ProtocolVersion::LEGACY {
+            assert_eq!(ProtocolVersion::parse_legacy(version.as_str()), Some(version));
+        }
+        assert_eq!(ProtocolVersion::parse_legacy("2026-07-28"), None);
+    }
+
+    #[test]
+    fn names_of_the_modern_era_are_told_by_their_date() {
+        for modern in ["2026-07-28", "2026-07-29", "2030-01-01", "9999-99-99"] {
+            assert!(ProtocolVersion::is_modern_name(modern), "{modern}");
+        }
+        for other in ["2025-11-25", "v2026-07-28", "2026-07-28 ", "2026/07/28", "DRAFT-2026", "", "2026-7-28"] {
+            assert!(!ProtocolVersion::is_modern_name(other), "{other}");
         }
     }
 }

@@ -66,6 +66,7 @@ pub(super) struct Families {
     upstream_in_flight: Family<Labels, Gauge>,
     sessions: Family<Labels, Gauge>,
     streams: Family<Labels, Gauge>,
+    unchecked_calls: Family<Labels, Counter>,
 }
 
 impl Families {
@@ -101,6 +102,12 @@ impl Families {
             ),
             sessions: register(registry, "sessions", "Sessions of clients", Family::default()),
             streams: register(registry, "streams", "Open event streams to clients", Family::default()),
+            unchecked_calls: register(
+                registry,
+                "unchecked_calls",
+                "Calls of tools whose schemas could not be read",
+                Family::default(),
+            ),
         }
     }
 
@@ -121,6 +128,7 @@ impl Families {
             upstream_in_flight: self.upstream_in_flight.get_or_create_owned(&route()),
             sessions: self.sessions.get_or_create_owned(&route()),
             streams: self.streams.get_or_create_owned(&route()),
+            unchecked_calls: Series::new(&self.unchecked_calls, 1),
         })
     }
 }
@@ -139,6 +147,7 @@ pub struct RouteMetrics {
     upstream_in_flight: Gauge,
     sessions: Gauge,
     streams: Gauge,
+    unchecked_calls: Series<Counter>,
 }
 
 impl RouteMetrics {
@@ -209,6 +218,11 @@ impl RouteMetrics {
     #[must_use]
     pub fn stream(&self) -> Counted {
         Counted::new(&self.streams)
+    }
+
+    /// Counts a call of a tool whose schema could not be read: what it repeats in headers is the upstream's to check.
+    pub fn unchecked_call(&self) {
+        increment(self.unchecked_calls.at(0, || Labels::new([("route", &*self.name)])));
     }
 
     fn finished(&self, request: &RequestTimer) {

@@ -60,6 +60,7 @@ fn every_name_is_exposed_once_under_its_prefix() {
         "taskgate_tasks gauge",
         "taskgate_tasks_created_total counter",
         "taskgate_tasks_ended_total counter",
+        "taskgate_unchecked_calls_total counter",
         "taskgate_upstream_in_flight gauge",
         "taskgate_upstream_requests_total counter",
     ];

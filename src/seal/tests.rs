@@ -4,7 +4,8 @@ use super::*;
 
 use proptest::prelude::*;
 
-const PURPOSES: [Purpose; 3] = [Purpose::Session, Purpose::Cursor, Purpose::EventId];
+const PURPOSES: [Purpose; 6] =
+    [Purpose::Session, Purpose::Cursor, Purpose::EventId, Purpose::ListCursor, Purpose::State, Purpose::Parked];
 
 fn sealer() -> Sealer {
     Sealer::new([7; 32], [])
@@ -28,6 +29,22 @@ fn the_longest_plain_makes_the_longest_token() {
     let over = sealer().seal(Purpose::Session, &[1; MAX_PLAIN + 1]);
     assert!(over.len() > MAX_TOKEN);
     assert_eq!(sealer().open(Purpose::Session, &over), None);
+}
+
+#[test]
+fn what_an_upstream_gave_may_be_longer() {
+    for (purpose, length) in [(Purpose::ListCursor, 8 * 1024), (Purpose::State, 1024 * 1024)] {
+        let plain = vec![b'x'; length];
+        let token = sealer().seal(purpose, &plain);
+        assert_eq!(sealer().open(purpose, &token), Some(plain));
+        assert_eq!(sealer().open(Purpose::Session, &token), None);
+    }
+}
+
+#[test]
+fn a_fingerprint_is_of_each_text_by_itself() {
+    assert_eq!(fingerprint(&["a", "bc"]), fingerprint(&["a", "bc"]));
+    assert_ne!(fingerprint(&["a", "bc"]), fingerprint(&["ab", "c"]));
 }
 
 #[test]

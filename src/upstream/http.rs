@@ -32,6 +32,7 @@ const REFUSAL_LIMIT: usize = 64 * 1024;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -146,9 +147,6 @@ async fn posted(session: Option<&SessionKey>, sending: ResponseFuture) -> Result
     if response.status().is_success() { Ok(response) } else { Err(Box::pin(refusal(session, response)).await) }
 }
 
-/// What is wrong when something serves HTTP, but nothing at the path that it was asked for.
-pub(crate) const NO_ENDPOINT: &str = "there is no MCP endpoint at this path (HTTP status 404)";
-
 /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
 async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
     let status = response.status();
@@ -165,12 +163,11 @@ async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> 
             return Error::Refused { status, error: error.get().into() };
         }
     }
-    if status == StatusCode::NOT_FOUND {
-        return Error::Protocol(NO_ENDPOINT.to_owned());
-    }
-    let what = format!("it answered with HTTP status {}", status.as_u16());
     // A proxy in between may say so after the server has begun.
-    if status.is_server_error() { Error::Lost(what.into()) } else { Error::Protocol(what) }
+    if status.is_server_error() {
+        return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
+    }
+    Error::Status(status)
 }
 
 fn body_of(response: Response<Incoming>) -> Body {
@@ -201,7 +198,7 @@ fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
     }
 }
 
-/// Reads the answer to `initialize` out of a reply.
+/// Reads the answer to `initialize`, or to `server/discover`, out of a reply.
 async fn handshake(reply: Reply, id: &Id, limit: usize) -> Result<Box<str>, Error> {
     let mut messages = Messages::of_reply(reply, limit);
     while let Some(message) = messages.next().await? {
@@ -216,7 +213,7 @@ async fn handshake(reply: Reply, id: &Id, limit: usize) -> Result<Box<str>, Erro
             Err(defect) => return Err(Error::Protocol(defect.to_string())),
         }
     }
-    Err(Error::Protocol("it did not answer `initialize`".into()))
+    Err(Error::Protocol("it did not answer the first request".into()))
 }
 
 impl Http {
@@ -236,7 +233,7 @@ impl Http {
         match read.await {
             Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version }, result }),
             Err(error) => {
-                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST }).await;
+                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST_LEGACY }).await;
                 Err(error)
             }
         }
@@ -256,6 +253,31 @@ impl Upstream for Http {
         };
         let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
         tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?
+    }
+
+    async fn discover(&self, params: &str) -> Result<Opened, Error> {
+        let id = Id::number(0);
+        let body = jsonrpc::request(&id, "server/discover", Some(params));
+        let kind = Kind::Request { id: id.clone(), progress_token: None };
+        let headers = HeaderMap::from_iter([(METHOD, HeaderValue::from_static("server/discover"))]);
+        let session = self.stateless();
+        let asking = async {
+            let response = posted(None, self.post(Some(&session), Outgoing { kind, body, headers })?).await?;
+            // A server of the other era that takes anything for the beginning of a session.
+            let begun = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
+            let result = async { handshake(reply_of(response)?, &id, self.config.max_message).await }.await;
+            if begun.is_some() {
+                self.close(&SessionKey { id: begun, version: ProtocolVersion::LATEST_LEGACY }).await;
+            }
+            result
+        };
+        let late = |_| Error::Lost("it did not answer `server/discover` in time".into());
+        let result = tokio::time::timeout(HANDSHAKE_LIMIT, asking).await.map_err(late)??;
+        Ok(Opened { session, result })
+    }
+
+    fn stateless(&self) -> SessionKey {
+        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN }
     }
 
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {

@@ -1,8 +1,9 @@
-//! MCP servers that talk over their stdin and stdout: one child process for each session.
+//! MCP servers that talk over their stdin and stdout: one child process for each session, or one for all.
 //!
-//! A session is a child: opening one starts it, and it ends with it. Owns which children run; how one talks is in
-//! `conversation`, who gets what it says in `table`, how it starts and dies in `process`. A child is never started again
-//! for a session that has ended with it: what it knew is lost, and the client must open a new one.
+//! In the legacy era a session is a child: opening one starts it, and it ends with it. It is never started again for a
+//! session that has ended with it: what it knew is lost, and the client must open a new one. In the modern era all calls
+//! share one child, which is started again when it has died (`stateless`). Owns which children run; how one talks is in
+//! `conversation`, who gets what it says in `table`, how it starts and dies in `process`.
 
 mod backoff;
 mod conversation;
@@ -10,6 +11,7 @@ mod lines;
 mod outlet;
 mod process;
 mod session_stream;
+mod stateless;
 mod stderr;
 mod table;
 
@@ -38,6 +40,8 @@ use backoff::Backoff;
 use conversation::{Conversation, End, Outbox};
 use lines::Lines;
 use process::{Group, Pipes};
+use stateless::Shared;
+use table::Manners;
 
 /// How a stdio server is run.
 #[derive(Debug, Clone)]
@@ -48,6 +52,8 @@ pub struct Config {
     pub max_line: usize,
     /// How long a child may take to start and to answer `initialize`.
     pub connect_timeout: Duration,
+    /// How long a child may take to answer `server/discover`: servers of the legacy era say nothing.
+    pub probe_timeout: Duration,
     /// How long a child may take to end after its stdin was closed, and again after SIGTERM, before it is killed.
     pub grace: Duration,
     /// How long a question that belongs to no call waits for the client to open a stream, before the child is told that
@@ -64,6 +70,7 @@ impl Config {
             max_line: 64 * 1024 * 1024,
             // Package runners may have to download the server first.
             connect_timeout: Duration::from_secs(30),
+            probe_timeout: Duration::from_secs(10),
             grace: Duration::from_secs(2),
             stream_wait: Duration::from_secs(5),
         }
@@ -75,6 +82,7 @@ pub struct Stdio {
     config: Arc<Config>,
     jobs: Jobs,
     children: Arc<Children>,
+    shared: Shared,
 }
 
 /// The children of one upstream.
@@ -107,7 +115,7 @@ impl Stdio {
     /// An upstream that runs this command. Starts nothing yet.
     #[must_use]
     pub fn new(config: Config, jobs: Jobs) -> Self {
-        Self { config: Arc::new(config), jobs, children: Arc::default() }
+        Self { config: Arc::new(config), jobs, children: Arc::default(), shared: Shared::default() }
     }
 
     /// How many children run, those that are being ended included.
@@ -117,7 +125,7 @@ impl Stdio {
     }
 
     /// Starts a child and the job that it lives in.
-    fn start(&self, key: &Arc<str>) -> Result<Arc<Child>, Error> {
+    fn start(&self, key: &Arc<str>, manners: Manners) -> Result<Arc<Child>, Error> {
         let stop = self.jobs.stopping().child_token();
         if stop.is_cancelled() {
             return Err(Error::Connect("the gateway is stopping".into()));
@@ -126,7 +134,7 @@ impl Stdio {
             self.children.backoff().failed(Instant::now(), error.to_string());
             Error::Connect(error.into())
         })?;
-        let (conversation, outbox) = Conversation::new(self.config.stream_wait);
+        let (conversation, outbox) = Conversation::new(self.config.stream_wait, manners);
         let child = Arc::new(Child { conversation, stop, gone: CancellationToken::new(), ending: OnceLock::new() });
         let place = Place::take(&self.children, key, &child);
         let config = Arc::clone(&self.config);
@@ -170,8 +178,8 @@ impl Stdio {
 impl Upstream for Stdio {
     async fn open(&self, params: &str, _headers: HeaderMap) -> Result<Opened, Error> {
         self.children.backoff().admit(Instant::now()).map_err(|soon| Error::Connect(soon.into()))?;
-        let key: Arc<str> = uuid::Uuid::new_v4().to_string().into();
-        let child = self.start(&key)?;
+        let key = new_key();
+        let child = self.start(&key, Manners::Legacy)?;
         // Whether this fails or its caller goes away: a child that is not handed out must end.
         let unused = child.stop.clone().drop_guard();
         match self.handshake(&child, params).await {
@@ -188,11 +196,27 @@ impl Upstream for Stdio {
         }
     }
 
+    async fn discover(&self, params: &str) -> Result<Opened, Error> {
+        let result = self.probe(params).await?;
+        Ok(Opened { session: self.stateless(), result })
+    }
+
+    fn stateless(&self) -> SessionKey {
+        SessionKey { id: Some(Arc::clone(&self.shared.key)), version: ProtocolVersion::LATEST_MODERN }
+    }
+
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {
-        self.child(session)?.conversation.send(message).await
+        if session.version.has_sessions() {
+            self.child(session)?.conversation.send(message).await
+        } else {
+            self.send_shared(message).await
+        }
     }
 
     async fn listen(&self, session: &SessionKey, last_event_id: Option<&str>) -> Result<Listening, Error> {
+        if !session.version.has_sessions() {
+            return Ok(Listening::NotOffered);
+        }
         let child = self.child(session)?;
         // Messages on a pipe have no event ids, so there is no stream that one could name.
         if last_event_id.is_some() {
@@ -350,10 +374,14 @@ fn read_initialize(answer: &[u8]) -> Result<(ProtocolVersion, Box<str>), Failed>
     };
     let object = Object::parse(result).map_err(|defect| useless(format!("the result of `initialize`: {defect}")))?;
     let version = object.get("protocolVersion").and_then(string_value);
-    match version.as_deref().and_then(ProtocolVersion::parse) {
+    match version.as_deref().and_then(ProtocolVersion::parse_legacy) {
         Some(version) => Ok((version, result.into())),
         None => Err(useless("the server speaks no protocol version that is known".to_owned())),
     }
+}
+
+fn new_key() -> Arc<str> {
+    uuid::Uuid::new_v4().to_string().into()
 }
 
 /// An error with its cause, in one line.

@@ -14,6 +14,9 @@ mod support;
 
 mod audit;
 mod bad_messages;
+mod bridge;
+mod bridge_questions;
+mod bridge_streams;
 mod broken_gateways;
 mod bulk;
 mod callers;

@@ -12,10 +12,12 @@ use crate::config::{
     raw,
     settings::{RouteSettings, UpstreamSettings, UpstreamTarget},
     tree::Place,
-    units::show_duration,
+    units::{self, show_duration},
     values,
 };
-use crate::gateway::policy::{Pattern, Support, TaskPolicy, ToolPolicy, ToolRule};
+use crate::gateway::eras;
+use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
+use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
     pub(super) fn routes(&mut self, raw: Vec<raw::Route>, at: &Place<'_>) -> Vec<RouteSettings> {
@@ -41,9 +43,31 @@ impl Builder<'_> {
         let tools_at = at.key("tools");
         let allow = self.each(&raw.tools.allow, &tools_at.key("allow"), Pattern::parse);
         let deny = self.each(&raw.tools.deny, &tools_at.key("deny"), Pattern::parse);
-        let (otherwise, rules) = self.tasks(raw.tasks, &at.key("tasks"))?;
+        let tasks_at = at.key("tasks");
+        let native = matches!(raw.tasks.mode, raw::Mode::Native);
+        if native {
+            self.warn_unused(&tasks_at);
+        }
+        let (otherwise, rules) = self.tasks(raw.tasks, &tasks_at)?;
         let tools = ToolPolicy { allow, deny, rules, otherwise };
-        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools })
+        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, native })
+    }
+
+    /// Says which keys mean nothing where the server makes the tasks.
+    fn warn_unused(&mut self, tasks: &Place<'_>) {
+        const OURS: [&str; 8] = [
+            "support",
+            "defer",
+            "questions",
+            "input_timeout",
+            "ttl",
+            "retention",
+            "poll_interval",
+            "immediate_response",
+        ];
+        for at in OURS.map(|key| tasks.key(key)).iter().filter(|at| at.is_given()) {
+            self.problems.warn(at, "means nothing with `mode: native`: the server makes the tasks");
+        }
     }
 
     fn upstream(&mut self, raw: raw::Upstream, at: &Place<'_>) -> Option<UpstreamSettings> {
@@ -80,6 +104,8 @@ impl Builder<'_> {
             max_in_flight: count(raw.max_in_flight),
             connect_timeout: connect_timeout?,
             queue: count(raw.queue),
+            era: era(raw.era),
+            sessions: sessions(raw.sessions),
         })
     }
 
@@ -126,6 +152,7 @@ impl Builder<'_> {
     }
 
     fn task_policy(&mut self, raw: &raw::Tasks, at: &Place<'_>) -> Option<TaskPolicy> {
+        let defer = self.defer(&raw.defer, &at.key("defer"));
         let deadline = self.positive(&raw.deadline, &at.key("deadline"));
         let input_timeout = self.positive(&raw.input_timeout, &at.key("input_timeout"));
         let default_ttl = self.positive(&raw.ttl.default, &at.key("ttl").key("default"));
@@ -134,6 +161,8 @@ impl Builder<'_> {
         let poll_interval = self.positive(&raw.poll_interval, &at.key("poll_interval"));
         Some(TaskPolicy {
             support: support(raw.support),
+            defer: defer?,
+            questions: questions(raw.questions),
             exclusive: raw.exclusive,
             deadline: deadline?,
             input_timeout: input_timeout?,
@@ -145,9 +174,21 @@ impl Builder<'_> {
         })
     }
 
+    /// A time after which a call becomes a task; inside, `None` is never.
+    fn defer(&mut self, raw: &raw::Defer, at: &Place<'_>) -> Option<Option<Duration>> {
+        if raw.0 == "never" {
+            return Some(None);
+        }
+        self.check(units::parse_duration(&raw.0).map_err(|error| format!("{error}; or `never`")), at).map(Some)
+    }
+
     /// The route's policy with an entry's differences.
     fn tool_rule(&mut self, raw: raw::Override, route: &TaskPolicy, at: &Place<'_>) -> Option<ToolRule> {
         let pattern = raw.pattern.and_then(|pattern| self.check(Pattern::parse(&pattern), &at.key("match")));
+        let defer = match raw.defer {
+            Some(raw) => self.defer(&raw, &at.key("defer")),
+            None => Some(route.defer),
+        };
         let mut or = |raw: Option<raw::Duration>, route: Duration, at: Place<'_>| match raw {
             Some(raw) => self.positive(&raw, &at),
             None => Some(route),
@@ -163,6 +204,8 @@ impl Builder<'_> {
         };
         let policy = TaskPolicy {
             support: raw.support.map_or(route.support, support),
+            defer: defer?,
+            questions: raw.questions.map_or(route.questions, questions),
             exclusive: raw.exclusive.unwrap_or(route.exclusive),
             deadline: deadline?,
             input_timeout: input_timeout?,
@@ -209,5 +252,30 @@ fn support(raw: raw::Support) -> Support {
         raw::Support::Optional => Support::Optional,
         raw::Support::Required => Support::Required,
         raw::Support::Forbidden => Support::Forbidden,
+    }
+}
+
+fn questions(raw: raw::Questions) -> Questions {
+    match raw {
+        raw::Questions::Auto => Questions::Auto,
+        raw::Questions::InTask => Questions::InTask,
+        raw::Questions::InCall => Questions::InCall,
+    }
+}
+
+fn era(raw: raw::Era) -> eras::Setting {
+    match raw {
+        raw::Era::Auto => eras::Setting::Auto,
+        raw::Era::Legacy => eras::Setting::Legacy,
+        raw::Era::Modern => eras::Setting::Modern,
+    }
+}
+
+fn sessions(raw: raw::UpstreamSessions) -> SessionPolicy {
+    match raw {
+        raw::UpstreamSessions::Auto => SessionPolicy::Auto,
+        raw::UpstreamSessions::PerCall => SessionPolicy::PerCall,
+        raw::UpstreamSessions::Pooled => SessionPolicy::Pooled,
+        raw::UpstreamSessions::Pinned => SessionPolicy::Pinned,
     }
 }

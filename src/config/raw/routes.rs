@@ -42,7 +42,6 @@ pub(crate) struct Upstream {
     #[schemars(length(min = 1))]
     pub(crate) command: Option<Vec<String>>,
     /// Which protocol versions the server speaks.
-    #[schemars(extend("x-later" = "an upstream of protocol 2026-07-28", "x-accepted" = ["auto", "legacy"]))]
     pub(crate) era: Era,
     /// Headers of every request to the server, such as taskgate's own credentials there.
     pub(crate) headers: BTreeMap<String, Secret>,
@@ -63,8 +62,8 @@ pub(crate) struct Upstream {
     /// Plain calls that may wait; tasks wait under their tenant's limit.
     #[schemars(range(max = 1_000_000))]
     pub(crate) queue: u64,
-    /// How sessions of the server are shared by clients of the stateless protocol.
-    #[schemars(extend("x-later" = "sharing upstream sessions"))]
+    /// How sessions of a server of 2025-11-25 or older are shared by the calls of clients of 2026-07-28, which have none.
+    /// Never between callers.
     pub(crate) sessions: UpstreamSessions,
 }
 
@@ -134,13 +133,13 @@ pub(crate) struct UpstreamTls {
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum UpstreamSessions {
-    /// Pooled for authenticated callers, else one for each call.
+    /// `pooled` for authenticated callers, else `per_call`.
     Auto,
     /// One for each call.
     PerCall,
-    /// Shared by callers.
+    /// Idle ones are used again for calls of the same caller.
     Pooled,
-    /// One for each caller.
+    /// One for each caller, for servers whose tools remember earlier calls.
     Pinned,
 }
 
@@ -165,15 +164,14 @@ impl Default for Tools {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Tasks {
     /// Who makes the tasks.
-    #[schemars(extend("x-later" = "leaving tasks to the upstream"))]
     pub(crate) mode: Mode,
     /// Whether clients may, must or must not call a tool as a task.
     pub(crate) support: Support,
-    /// For clients of protocol 2026-07-28: a call that takes longer becomes a task.
-    #[schemars(extend("x-later" = "protocol 2026-07-28"))]
+    /// For clients of protocol 2026-07-28 with the tasks extension: a call that takes longer becomes a task. `0s`: every
+    /// call does, at once. `never`: none does for that reason.
     pub(crate) defer: Defer,
-    /// For clients of protocol 2026-07-28: where a question goes that the server asks before the task exists.
-    #[schemars(extend("x-later" = "protocol 2026-07-28"))]
+    /// For clients of protocol 2026-07-28 with the tasks extension: where a question goes that the server asks before the
+    /// task exists.
     pub(crate) questions: Questions,
     /// A call runs alone on its upstream session, so that questions which arrive there are surely its own.
     pub(crate) exclusive: bool,
@@ -244,7 +242,7 @@ pub(crate) enum Support {
 #[derive(Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Questions {
-    /// As the server's protocol suggests.
+    /// In the call where the server speaks 2026-07-28, else in the task.
     Auto,
     /// The call becomes a task that asks.
     InTask,
@@ -289,10 +287,8 @@ pub(crate) struct Override {
     /// As for the route.
     pub(crate) support: Option<Support>,
     /// As for the route.
-    #[schemars(extend("x-later" = "protocol 2026-07-28", "x-accepted" = ["500ms"]))]
     pub(crate) defer: Option<Defer>,
     /// As for the route.
-    #[schemars(extend("x-later" = "protocol 2026-07-28", "x-accepted" = ["auto"]))]
     pub(crate) questions: Option<Questions>,
     /// As for the route.
     pub(crate) exclusive: Option<bool>,

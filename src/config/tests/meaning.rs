@@ -4,7 +4,9 @@ use std::{fs, num::NonZeroU32, time::Duration};
 
 use super::{ROUTE, mistakes, read_with, route_with, settings, tasks_with, upstream_with};
 use crate::config::{ByteSize, RateLimit, Settings, UpstreamTarget, describe, load, parse};
-use crate::gateway::policy::{Support, ToolPolicy};
+use crate::gateway::eras;
+use crate::gateway::policy::{Questions, Support, ToolPolicy};
+use crate::gateway::pool::SessionPolicy;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -33,10 +35,13 @@ fn a_route_is_enough() {
     assert_eq!((route.name.as_str(), route.path.as_str()), ("a", "/mcp"));
     assert_eq!((route.upstream.max_in_flight, route.upstream.queue), (64, 1_000));
     assert_eq!(route.upstream.connect_timeout, 5 * SECOND);
+    assert_eq!((route.upstream.era, route.upstream.sessions), (eras::Setting::Auto, SessionPolicy::Auto));
+    assert!(!route.native);
     assert_eq!(route.tools, ToolPolicy::default());
     assert!(route.tools.permits("anything"));
     let policy = route.tools.of("anything");
     assert_eq!((policy.support, policy.exclusive), (Support::Optional, false));
+    assert_eq!((policy.defer, policy.questions), (Some(Duration::from_millis(500)), Questions::Auto));
     assert_eq!((policy.deadline, policy.input_timeout, policy.retention), (30 * MINUTE, 10 * MINUTE, 10 * MINUTE));
     assert_eq!((policy.default_ttl, policy.max_ttl, policy.least_ttl()), (HOUR, 24 * HOUR, 40 * MINUTE));
     assert_eq!((policy.poll_interval, policy.immediate_response.as_deref()), (SECOND, None));
@@ -113,6 +118,41 @@ fn the_first_entry_that_matches_decides() {
     assert_eq!((ping.input_timeout, ping.immediate_response.as_deref()), (MINUTE, None));
     assert_eq!(tools.of("pooong"), &tools.otherwise);
     assert_eq!(tools.otherwise.deadline, HOUR);
+}
+
+#[test]
+fn a_call_is_deferred_after_a_time_at_once_or_never() {
+    let tasks = |lines: &str| settings(&tasks_with(lines)).routes.remove(0).tools;
+    let tools = tasks(
+        "    defer: 2s\n    questions: in_call\n    tools: [{match: a, defer: 0s}, {match: b, defer: never, questions: \
+         in_task}, {match: c, questions: auto}]\n",
+    );
+    let of = |tool: &str| (tools.of(tool).defer, tools.of(tool).questions);
+    assert_eq!(of("a"), (Some(Duration::ZERO), Questions::InCall));
+    assert_eq!(of("b"), (None, Questions::InTask));
+    assert_eq!(of("c"), (Some(2 * SECOND), Questions::Auto));
+    assert_eq!(of("other"), (Some(2 * SECOND), Questions::InCall));
+    let inherited = tasks("    defer: never\n    tools: [{match: a}, {match: b, defer: 1s}]\n");
+    assert_eq!((inherited.of("a").defer, inherited.of("b").defer), (None, Some(SECOND)));
+}
+
+#[test]
+fn a_route_says_what_its_server_speaks_and_who_makes_the_tasks() {
+    let route = |upstream: &str| settings(&upstream_with(upstream)).routes.remove(0);
+    for (word, era) in
+        [("auto", eras::Setting::Auto), ("legacy", eras::Setting::Legacy), ("modern", eras::Setting::Modern)]
+    {
+        assert_eq!(route(&format!("    era: {word}\n")).upstream.era, era);
+    }
+    for (word, sharing) in [
+        ("auto", SessionPolicy::Auto),
+        ("per_call", SessionPolicy::PerCall),
+        ("pooled", SessionPolicy::Pooled),
+        ("pinned", SessionPolicy::Pinned),
+    ] {
+        assert_eq!(route(&format!("    sessions: {word}\n")).upstream.sessions, sharing);
+    }
+    assert!(route("  tasks: {mode: native, deadline: 1h}\n").native && !route("  tasks: {mode: add}\n").native);
 }
 
 #[test]
@@ -264,6 +304,10 @@ fn what_is_probably_not_meant_is_a_warning() {
             "7:60: routes[0].tasks.tools[3].match: never used: an earlier entry matches `a`"
         ]
     );
+    assert_eq!(
+        warnings(&tasks_with("    mode: native\n    defer: never\n    exclusive: true\n")),
+        ["8:12: routes[0].tasks.defer: means nothing with `mode: native`: the server makes the tasks"]
+    );
 }
 
 #[test]
@@ -314,10 +358,14 @@ routes:
     tools:
     - {{match: render_*, support: required, deadline: 6h, ttl: {{default: 12h}}, exclusive: true}}
     - {{match: ping, support: forbidden}}
+    - {{match: ask_*, defer: 0s, questions: in_task}}
+    - {{match: quick_*, defer: never, questions: in_call}}
 - name: files
   path: /files
-  upstream: {{command: [npx, server, /data]}}
+  upstream: {{command: [npx, server, /data], era: legacy, sessions: pinned}}
   tools: {{allow: [read_*, list]}}
+  tasks: {{mode: native}}
+- {{name: new, path: /new, upstream: {{url: "http://u/mcp", era: modern}}}}
 "#
     );
     let expected = "\
@@ -335,18 +383,30 @@ tenants      50 tasks running, 500 queued, 100000 kept with 512MiB of results; c
 route        reports
   clients    https://mcp.example.com/reports/mcp
   upstream   http://10.0.0.7:9000/mcp, with x-api-key
+  era        found out; sessions for clients that have none: pooled for each caller
   calls      64 in flight, 1000 more may wait; connections open within 5s
   tools      all, but not admin_*
-  tasks      optional; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
+  tasks      optional, deferred after 500ms; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
     render_* required; deadline 6h, questions 10m; kept 12h unless asked, 370m to 24h; polls every 1s; alone on its session
     ping     forbidden
+    ask_*    optional, deferred at once; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s; asks in the task
+    quick_*  optional, never deferred; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s; asks in the call
 
 route        files
   clients    https://mcp.example.com/files
   upstream   the program `npx` with 2 arguments, for each session
+  era        2025-11-25 and older; sessions for clients that have none: one for each caller
   calls      64 in flight, 1000 more may wait
   tools      read_*, list
-  tasks      optional; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
+  tasks      the upstream's own, untouched; deadline of a call 30m
+
+route        new
+  clients    https://mcp.example.com/new
+  upstream   http://u/mcp
+  era        2026-07-28 and newer
+  calls      64 in flight, 1000 more may wait; connections open within 5s
+  tools      all
+  tasks      optional, deferred after 500ms; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
 
 warning      9:10: tenants.other: no caller belongs to this tenant
 ";

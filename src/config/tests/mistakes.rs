@@ -224,13 +224,9 @@ fn features_that_come_later_are_refused_by_name() {
             &format!("6:{column}: routes[0].upstream.{key}: {feature} is not supported yet"),
         );
     };
-    later("era: modern", 10, "era", "an upstream of protocol 2026-07-28");
     later("oauth: {token_url: a}", 12, "oauth", "OAuth towards upstreams");
     later("pass_authorization: true", 25, "pass_authorization", "passing `Authorization` on");
     later("tls: {ca: ca.pem}", 10, "tls", "choosing certificates for upstreams");
-    for sessions in ["per_call", "pooled", "pinned"] {
-        later(&format!("sessions: {sessions}"), 15, "sessions", "sharing upstream sessions");
-    }
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",
@@ -241,20 +237,13 @@ fn features_that_come_later_are_refused_by_name() {
             &tasks_with(&format!("    {lines}\n")),
             &format!("7:{column}: routes[0].tasks.{key}: {feature} is not supported yet"),
         );
-        if key != "mode" {
-            let entry = format!("    tools: [{{match: a, {lines}}}]\n");
-            let column = column + 19;
-            one(
-                &tasks_with(&entry),
-                &format!("7:{column}: routes[0].tasks.tools[0].{key}: {feature} is not supported yet"),
-            );
-        }
+        let entry = format!("    tools: [{{match: a, {lines}}}]\n");
+        let column = column + 19;
+        one(
+            &tasks_with(&entry),
+            &format!("7:{column}: routes[0].tasks.tools[0].{key}: {feature} is not supported yet"),
+        );
     };
-    later("mode: native", 11, "mode", "leaving tasks to the upstream");
-    later("defer: 0s", 12, "defer", "protocol 2026-07-28");
-    later("defer: never", 12, "defer", "protocol 2026-07-28");
-    later("questions: in_task", 16, "questions", "protocol 2026-07-28");
-    later("questions: in_call", 16, "questions", "protocol 2026-07-28");
     later("on_lost: retry_idempotent", 14, "on_lost", "running a lost task again");
 }
 
@@ -263,20 +252,26 @@ fn what_a_later_feature_does_by_default_may_be_said() {
     let text = format!(
         "listen: {{trusted_proxies: []}}\nstore: {{kind: memory, prefix: taskgate}}\n{}",
         upstream_with(
-            "    era: auto\n    pass_authorization: false\n    sessions: auto\n  tasks: {mode: add, defer: 500ms, questions: auto, on_lost: fail, \
-             immediate_response: null, tools: [{match: a, defer: 500ms, questions: auto, on_lost: fail}]}\n"
+            "    pass_authorization: false\n  tasks: {on_lost: fail, immediate_response: null, tools: [{match: a, on_lost: fail}]}\n"
         )
     );
     let said = settings(&text);
     assert_eq!(said.routes[0].tools.otherwise, settings(ROUTE).routes[0].tools.otherwise);
     assert_eq!(said.routes[0].upstream, settings(ROUTE).routes[0].upstream);
-    settings(&upstream_with("    era: legacy\n"));
     let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
     settings(&format!("auth: {{jwt: [], required_scopes: [], {key}}}\n{ROUTE}"));
 }
 
 #[test]
-fn a_wrong_word_for_a_later_feature_is_a_wrong_word() {
+fn a_wrong_word_is_told_with_the_right_ones() {
+    one(
+        &tasks_with("    defer: soon"),
+        "7:12: routes[0].tasks.defer: expected a duration such as `500ms`, `30s`, `15m` or `24h`, found `soon`; or `never`",
+    );
+    one(
+        &upstream_with("    sessions: shared"),
+        "6:15: routes[0].upstream.sessions: `shared` is none of `auto`, `per_call`, `pooled`, `pinned`",
+    );
     one(
         &tasks_with("    mode: nativ"),
         "7:11: routes[0].tasks.mode: `nativ` is none of `add`, `native`; did you mean `native`?",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -13,6 +14,7 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::mcp::capabilities::Undeclared;
 
 use super::Shared;
+use super::modern::{self, Rounds};
 use super::protocol::shorten;
 use super::session::{Answer, Question, Running, Session};
 use super::stream::Stream;
@@ -31,6 +33,19 @@ pub(super) enum Failure {
     Tool(String),
     /// A JSON-RPC error.
     Error(ErrorObject),
+    /// The client must answer questions first, and call again.
+    Unanswered,
+}
+
+/// A question that was put.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// As a request to the client, which is yet to be answered.
+    Sent(Question),
+    /// In an earlier round, with this answer.
+    Answered(Value),
+    /// In this round.
+    InRound,
 }
 
 /// A call in hand.
@@ -45,6 +60,8 @@ pub(super) struct Call {
     stream: Arc<Stream>,
     gate: watch::Receiver<u64>,
     opened: u64,
+    /// How questions are asked where servers send no requests.
+    rounds: Option<Rounds>,
 }
 
 /// Starts the call that a `tools/call` request asks for, or settles the request with an error.
@@ -58,6 +75,11 @@ pub(super) fn start(session: &Arc<Session>, id: Id, params: &Object<'_>, stream:
     if !arguments.starts_with('{') {
         return refuse(ErrorObject::new(code::INVALID_PARAMS, "`arguments` must be an object"));
     }
+    let rounds = (!session.terms.version.has_sessions()).then(|| Rounds::read(&session.shared, params)).transpose();
+    let rounds = match rounds {
+        Ok(rounds) => rounds,
+        Err(error) => return refuse(error),
+    };
     let Some(running) = session.begin(&id) else {
         return refuse(ErrorObject::new(code::INVALID_REQUEST, "a request with this id is running"));
     };
@@ -73,6 +95,7 @@ pub(super) fn start(session: &Arc<Session>, id: Id, params: &Object<'_>, stream:
         stream: Arc::clone(stream),
         gate,
         opened,
+        rounds,
     };
     session.shared.jobs.spawn("demo call", run(call, running));
 }
@@ -84,7 +107,7 @@ async fn run(mut call: Call, running: Running) {
     let cancelled: CancellationToken = running.cancelled.clone();
     let outcome = tokio::select! {
         biased;
-        () = cancelled.cancelled() => None,
+        () = cancelled.cancelled(), if name != "stubborn" => None,
         outcome = tools::run(&mut call) => Some(outcome),
     };
     // Whoever sees the response may use its id again.
@@ -95,19 +118,30 @@ async fn run(mut call: Call, running: Running) {
         of.cancelled += u64::from(outcome.is_none());
     });
     // 2025-11-25 cancellation: a cancelled request gets no response.
-    call.stream.settle(outcome.map(|outcome| match outcome {
-        Ok(result) => jsonrpc::response(&call.id, &result),
-        Err(Failure::Error(error)) => jsonrpc::error_response(Some(&call.id), &error),
-        Err(Failure::Tool(text)) => {
-            let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
-            jsonrpc::response(&call.id, &result.to_string())
-        }
-    }));
+    let response = outcome.map(|outcome| call.response(outcome));
+    call.stream.settle(response);
 }
 
 impl Call {
     pub(super) fn shared(&self) -> &Shared {
         &self.session.shared
+    }
+
+    fn response(&mut self, outcome: Result<String, Failure>) -> Bytes {
+        let result = match outcome {
+            Ok(result) => result,
+            Err(Failure::Error(error)) => return jsonrpc::error_response(Some(&self.id), &error),
+            Err(Failure::Tool(text)) => {
+                json!({"content": [{"type": "text", "text": text}], "isError": true}).to_string()
+            }
+            Err(Failure::Unanswered) => {
+                self.rounds.as_mut().map(|rounds| rounds.result(&self.session.shared)).unwrap_or_default()
+            }
+        };
+        match self.rounds {
+            Some(_) => jsonrpc::response(&self.id, &modern::complete(&result)),
+            None => jsonrpc::response(&self.id, &result),
+        }
     }
 
     /// Reads the tool's arguments.
@@ -140,11 +174,16 @@ impl Call {
     }
 
     /// Puts a question to the client.
-    pub(super) fn ask(&self, method: &str, params: &str) -> Result<Question, Failure> {
+    pub(super) fn ask(&mut self, method: &str, params: &str) -> Result<Asked, Failure> {
         if !self.session.can_ask {
             return Err(Failure::Tool(format!("a server without sessions cannot send {method}")));
         }
-        match self.session.terms.client.permit(method, Some(params)) {
+        let permitted = self.session.terms.client.permit(method, Some(params));
+        if let Some(rounds) = &mut self.rounds {
+            permitted.map_err(|_| Failure::Error(modern::required(method, params)))?;
+            return Ok(rounds.ask(&self.session.shared, method, params).map_or(Asked::InRound, Asked::Answered));
+        }
+        match permitted {
             Ok(()) => {}
             Err(Undeclared::Method) => return Err(Failure::Tool(format!("the client does not offer {method}"))),
             Err(Undeclared::Feature) => {
@@ -153,7 +192,7 @@ impl Call {
         }
         let on_get = self.session.shared.options.ask_on_get;
         let stream = if on_get { &self.session.general } else { self.stream_for_news() };
-        Ok(self.session.ask(stream, method, params))
+        Ok(Asked::Sent(self.session.ask(stream, method, params)))
     }
 
     /// Waits so long, or until the test's next release where no time is given.
@@ -178,7 +217,12 @@ impl Call {
 }
 
 /// The result inside an answer, or why there is none.
-pub(super) async fn result_of(question: Question) -> Result<Value, Failure> {
+pub(super) async fn result_of(asked: Asked) -> Result<Value, Failure> {
+    let question = match asked {
+        Asked::Sent(question) => question,
+        Asked::Answered(answer) => return Ok(answer),
+        Asked::InRound => return Err(Failure::Unanswered),
+    };
     match question.answer().await {
         Some(Answer::Result(result)) => serde_json::from_str(&result)
             .map_err(|error| Failure::Tool(format!("the client's answer can't be read: {error}"))),

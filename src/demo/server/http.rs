@@ -2,6 +2,7 @@
 
 mod answer;
 mod check;
+mod modern;
 
 use std::sync::Arc;
 
@@ -94,6 +95,9 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let method = request.method().clone();
     let answered = if method == Method::POST {
         post(&shared, request).await
+    } else if modern::concerns(&shared, request.headers(), None) {
+        Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, code::INVALID_REQUEST, "only POST is offered")
+            .allowing("POST"))
     } else if method == Method::GET && !shared.options.stateless {
         get(&shared, &request)
     } else if method == Method::DELETE && !shared.options.stateless {
@@ -117,6 +121,9 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Reply,
     let body = body.to_bytes();
     shared.note(|stats| stats.note_body(&body));
     let parsed = Message::parse(&body);
+    if modern::concerns(shared, &head.headers, parsed.as_ref().ok()) {
+        return modern::post(shared, &head.headers, parsed).await;
+    }
     if let Ok(Message::Request { id, method, params }) = &parsed
         && method == "initialize"
     {

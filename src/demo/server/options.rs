@@ -10,7 +10,7 @@ use crate::mcp::version::ProtocolVersion;
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// The newest protocol version that is spoken; older ones are negotiated
-    #[arg(long, value_parser = version, default_value_t = ProtocolVersion::LATEST)]
+    #[arg(long, value_parser = version, default_value_t = ProtocolVersion::LATEST_LEGACY)]
     pub version: ProtocolVersion,
     /// Answer every request with server-sent events
     #[arg(long, conflicts_with = "always_json")]
@@ -39,6 +39,18 @@ pub struct Options {
     /// List every tool with this `execution.taskSupport`, as some servers do that have no tasks
     #[arg(long)]
     pub task_support: Option<TaskSupport>,
+    /// Which eras of the protocol are spoken
+    #[arg(long, value_enum, default_value_t)]
+    pub era: Era,
+    /// 2026-07-28: ask in later rounds under the keys of the first
+    #[arg(long)]
+    pub reuse_keys: bool,
+    /// 2026-07-28: before its first question a tool answers this often with nothing but a `requestState`
+    #[arg(long, default_value_t = 0)]
+    pub state_rounds: u32,
+    /// 2026-07-28: ask without a `requestState`, which tools that ask twice can't
+    #[arg(long)]
+    pub no_request_state: bool,
     /// How long a question waits for its answer
     #[arg(long, value_parser = humantime::parse_duration, default_value = "10m")]
     pub answer_timeout: Duration,
@@ -47,7 +59,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            version: ProtocolVersion::LATEST,
+            version: ProtocolVersion::LATEST_LEGACY,
             always_sse: false,
             always_json: false,
             stateless: false,
@@ -57,9 +69,25 @@ impl Default for Options {
             priming: false,
             page_size: None,
             task_support: None,
+            era: Era::Legacy,
+            reuse_keys: false,
+            state_rounds: 0,
+            no_request_state: false,
             answer_timeout: Duration::from_secs(600),
         }
     }
+}
+
+/// The eras that a server speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Era {
+    /// Sessions that begin with a handshake: 2025-11-25 and older.
+    #[default]
+    Legacy,
+    /// Stateless: 2026-07-28.
+    Modern,
+    /// Either, as each message says.
+    Both,
 }
 
 /// A value of `execution.taskSupport`.
@@ -84,8 +112,8 @@ impl TaskSupport {
 }
 
 fn version(text: &str) -> Result<ProtocolVersion, String> {
-    ProtocolVersion::parse(text).ok_or_else(|| {
-        let known: Vec<&str> = ProtocolVersion::ALL.iter().map(|version| version.as_str()).collect();
+    ProtocolVersion::parse_legacy(text).ok_or_else(|| {
+        let known: Vec<&str> = ProtocolVersion::LEGACY.iter().map(|version| version.as_str()).collect();
         format!("not one of {}", known.join(", "))
     })
 }

@@ -18,6 +18,11 @@ use super::session::{Session, Terms};
 use super::stream::Stream;
 use super::tools;
 
+/// What the server says of itself to a model.
+pub(super) const INSTRUCTIONS: &str = "A plain server without tasks. `report` is slow, `ask` has a question.";
+/// The only resource.
+pub(super) const GREETING: &str = "demo://greeting";
+
 /// A method's answer.
 type Answer = Result<String, ErrorObject>;
 
@@ -31,7 +36,7 @@ pub(super) fn negotiate(shared: &Shared, params: Option<&RawValue>) -> Result<Te
     };
     let newest = shared.options.version;
     // 2025-11-25 lifecycle, "Version Negotiation": the same version when it is spoken, else the newest that is.
-    let version = ProtocolVersion::parse(&asked).filter(|asked| *asked <= newest).unwrap_or(newest);
+    let version = ProtocolVersion::parse_legacy(&asked).filter(|asked| *asked <= newest).unwrap_or(newest);
     let client = ClientCapabilities::read(params.get("capabilities").unwrap_or("{}"))
         .map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`capabilities` must be an object"))?;
     Ok(Terms { version, client })
@@ -41,12 +46,22 @@ pub(super) fn negotiate(shared: &Shared, params: Option<&RawValue>) -> Result<Te
 pub(super) fn welcome(terms: &Terms) -> String {
     json!({
         "protocolVersion": terms.version.as_str(),
-        "capabilities": {"tools": {"listChanged": true}, "resources": {"subscribe": true}, "prompts": {}, "logging": {}},
-        "serverInfo": {"name": "taskgate-demo", "version": env!("CARGO_PKG_VERSION")},
-        "instructions": "A plain server without tasks. `report` is slow, `ask` has a question.",
+        "capabilities": capabilities(),
+        "serverInfo": server_info(),
+        "instructions": INSTRUCTIONS,
         "vendor.example/unknown": {"kept": true},
     })
     .to_string()
+}
+
+/// What the server can do, in either era.
+pub(super) fn capabilities() -> Value {
+    json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}, "prompts": {}, "logging": {}})
+}
+
+/// Who the server is.
+pub(super) fn server_info() -> Value {
+    json!({"name": "taskgate-demo", "version": env!("CARGO_PKG_VERSION")})
 }
 
 /// Takes a message in. What answers it goes to `stream`, which expects one settlement for each request.
@@ -82,9 +97,22 @@ fn answer(session: &Session, method: &str, params: &Object<'_>) -> Answer {
     match Method::parse(method) {
         Method::Initialize => Err(ErrorObject::new(code::INVALID_REQUEST, "the session is initialized already")),
         Method::Ping | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => Ok("{}".to_owned()),
-        Method::ToolsList => list_tools(&session.shared.options, params),
+        Method::SetLevel => set_level(session, params),
+        _ => answer_in_any_era(&session.shared, method, params, session.terms.version),
+    }
+}
+
+/// Answers what needs nothing but the request itself.
+pub(super) fn answer_in_any_era(
+    shared: &Shared,
+    method: &str,
+    params: &Object<'_>,
+    version: ProtocolVersion,
+) -> Answer {
+    match Method::parse(method) {
+        Method::ToolsList => list_tools(&shared.options, params, version),
         Method::ResourcesList => Ok(json!({"resources": [{
-            "uri": "demo://greeting", "name": "greeting", "mimeType": "text/plain",
+            "uri": GREETING, "name": "greeting", "mimeType": "text/plain",
         }]})
         .to_string()),
         Method::ResourceTemplatesList => Ok(r#"{"resourceTemplates":[]}"#.to_owned()),
@@ -94,7 +122,6 @@ fn answer(session: &Session, method: &str, params: &Object<'_>) -> Answer {
         }]})
         .to_string()),
         Method::PromptsGet => prompt(params),
-        Method::SetLevel => set_level(session, params),
         _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("Method not found: {}", shorten(method)))),
     }
 }
@@ -110,13 +137,13 @@ fn notification(session: &Session, method: &str, params: Option<&RawValue>) {
     }
 }
 
-fn read_params(params: Option<&RawValue>) -> Result<Object<'_>, ErrorObject> {
+pub(super) fn read_params(params: Option<&RawValue>) -> Result<Object<'_>, ErrorObject> {
     Object::parse_optional(params).map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`params` must be an object"))
 }
 
 /// Pages by offset; the cursor is the offset of the next tool.
-fn list_tools(options: &Options, params: &Object<'_>) -> Answer {
-    let tools: Vec<Value> = tools::TOOLS.iter().map(|tool| tool.declaration(options)).collect();
+fn list_tools(options: &Options, params: &Object<'_>, version: ProtocolVersion) -> Answer {
+    let tools: Vec<Value> = tools::TOOLS.iter().map(|tool| tool.declaration(options, version)).collect();
     let start = match params.get("cursor") {
         None => 0,
         Some(cursor) => string_value(cursor)
@@ -138,7 +165,7 @@ fn list_tools(options: &Options, params: &Object<'_>) -> Answer {
 
 fn read_resource(params: &Object<'_>) -> Answer {
     let uri = params.get("uri").and_then(string_value).unwrap_or_default();
-    if uri != "demo://greeting" {
+    if uri != GREETING {
         // 2025-11-25 resources, "Error Handling": resource not found.
         return Err(ErrorObject::new(-32002, "Resource not found").with_data(&json!({"uri": shorten(&uri)})));
     }

@@ -60,7 +60,8 @@ impl fmt::Debug for Session {
 
 impl Session {
     pub(super) fn new(shared: &Arc<Shared>, id: Option<Box<str>>, terms: Terms, can_ask: bool) -> Arc<Self> {
-        let general = Arc::new(Stream::new(0, shared.options.event_ids, None));
+        let keeps = shared.options.event_ids && terms.version.has_sessions();
+        let general = Arc::new(Stream::new(0, keeps, None));
         Self::on(shared, id, terms, can_ask, general)
     }
 
@@ -89,8 +90,9 @@ impl Session {
     /// A stream that answers so many requests; it can be resumed while it is among the newest.
     pub(super) fn open_stream(&self, requests: usize) -> Arc<Stream> {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(Stream::new(number, self.shared.options.event_ids, Some(requests)));
-        if self.shared.options.event_ids {
+        let keeps = self.general.keeps();
+        let stream = Arc::new(Stream::new(number, keeps, Some(requests)));
+        if keeps {
             let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
             if streams.len() == RESUMABLE_STREAMS {
                 streams.pop_front();

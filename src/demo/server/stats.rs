@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::jsonrpc::{Id, Object};
+use crate::mcp::envelope::CLIENT_CAPABILITIES;
 use crate::mcp::{RELATED_TASK, TASKS_EXTENSION};
 
 /// How many cancelled ids and session ids are remembered.
@@ -20,8 +21,26 @@ pub struct ToolStats {
     pub started: u64,
     /// Calls that ended, cancelled ones included.
     pub finished: u64,
-    /// Calls that `notifications/cancelled` or the end of the session stopped.
+    /// Calls that were stopped: by `notifications/cancelled`, the end of the session, or in the modern era by the client
+    /// that left.
     pub cancelled: u64,
+}
+
+/// How a request of the modern era came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// Its header fields over HTTP.
+    pub headers: Vec<(String, String)>,
+    /// Its `params._meta` as JSON text.
+    pub meta: String,
+}
+
+impl Envelope {
+    /// A header field.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
 }
 
 /// What the server has seen so far.
@@ -67,6 +86,18 @@ pub struct Stats {
     pub last_call: Bytes,
     /// The `params` of the newest `initialize`.
     pub last_initialize: Bytes,
+    /// The newest request of the modern era for each method.
+    pub envelopes: BTreeMap<&'static str, Envelope>,
+    /// Requests of the modern era whose client left before their end.
+    pub disconnected: u64,
+    /// `input_required` results sent.
+    pub rounds: u64,
+    /// Requests of the modern era that were refused for what stands in their `_meta`, header fields or `requestState`.
+    pub refused: u64,
+    /// `subscriptions/listen` streams that are open.
+    pub listens: u64,
+    /// `subscriptions/listen` streams that were opened.
+    pub listens_opened: u64,
     /// `params.task`, `capabilities.tasks` or a `tasks/*` method has arrived.
     pub task_seen: bool,
     /// The tasks extension's name has arrived.
@@ -88,6 +119,12 @@ impl Stats {
         self.methods.get(name).copied().unwrap_or_default()
     }
 
+    /// How the newest request of that method came in the modern era.
+    #[must_use]
+    pub fn envelope(&self, method: &str) -> Option<&Envelope> {
+        self.envelopes.get(method)
+    }
+
     /// A header field of the newest HTTP request.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -105,7 +142,8 @@ impl Stats {
         let of_client = params.get("capabilities").and_then(|text| Object::parse(text).ok());
         self.task_seen |= method.starts_with("tasks/")
             || params.get("task").is_some()
-            || of_client.is_some_and(|all| all.get("tasks").is_some());
+            || of_client.is_some_and(|all| all.get("tasks").is_some())
+            || claims_tasks(params);
         match method {
             "tools/call" => self.last_call = copy(params.to_json().as_bytes()),
             "initialize" => self.last_initialize = copy(params.to_json().as_bytes()),
@@ -151,11 +189,23 @@ impl Stats {
             "lastBody": String::from_utf8_lossy(&self.last_body),
             "lastCall": String::from_utf8_lossy(&self.last_call),
             "lastInitialize": String::from_utf8_lossy(&self.last_initialize),
+            "disconnected": self.disconnected,
+            "rounds": self.rounds,
+            "refused": self.refused,
+            "listens": self.listens,
+            "listensOpened": self.listens_opened,
             "taskSeen": self.task_seen,
             "extensionSeen": self.extension_seen,
             "relatedTaskSeen": self.related_task_seen,
         })
     }
+}
+
+/// Whether the capabilities in `_meta` have the tasks of the legacy era.
+fn claims_tasks(params: &Object<'_>) -> bool {
+    let meta = Object::parse(params.get("_meta").unwrap_or("{}")).unwrap_or_default();
+    let client = Object::parse(meta.get(CLIENT_CAPABILITIES).unwrap_or("{}")).unwrap_or_default();
+    client.get("tasks").is_some()
 }
 
 fn copy(bytes: &[u8]) -> Bytes {

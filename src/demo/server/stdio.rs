@@ -1,5 +1,7 @@
 //! The stdio transport: one session, a message a line.
 
+mod modern_pipe;
+
 use std::io;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use crate::jsonrpc::{self, ErrorObject, Message};
 
 use super::fault;
+use super::modern;
 use super::options::Options;
 use super::protocol;
 use super::session::{Session, Terms};
@@ -50,6 +53,7 @@ async fn write(stream: Arc<Stream>, mut output: impl AsyncWrite + Unpin) -> io::
 
 async fn read(shared: &Arc<Shared>, stream: &Arc<Stream>, mut input: impl AsyncBufReadExt + Unpin) -> io::Result<()> {
     let mut session: Option<Arc<Session>> = None;
+    let mut requests = modern_pipe::Requests::default();
     let mut line = Vec::new();
     while next_line(&mut input, &mut line).await? {
         if line.iter().all(u8::is_ascii_whitespace) {
@@ -70,6 +74,14 @@ async fn read(shared: &Arc<Shared>, stream: &Arc<Stream>, mut input: impl AsyncB
             // Servers print what they should not (2025-11-25 transports, "stdio": MUST NOT).
             Some("noise") => stream.push("Listening on stdio... {not a message".into()),
             _ => {}
+        }
+        if modern::concerns(shared.era(), Some(&message), None) {
+            requests.take(shared, &message, stream);
+            continue;
+        }
+        // A notification without a claim may be about a request that had one.
+        if requests.cancel(&message) {
+            continue;
         }
         match &session {
             None => session = first(shared, message, stream),

@@ -119,7 +119,7 @@ impl Stream {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.log().ended
     }
 

@@ -3,6 +3,8 @@
 mod bad_input;
 mod faults;
 mod http;
+mod modern;
+mod modern_pipe;
 mod peer;
 mod stdio;
 mod tools;

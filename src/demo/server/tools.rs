@@ -6,7 +6,10 @@ mod work;
 
 use serde_json::{Map, Value, json};
 
+use crate::mcp::version::ProtocolVersion;
+
 use super::call::{Call, Failure};
+use super::modern;
 use super::options::Options;
 
 pub(super) use catalogue::TOOLS;
@@ -17,18 +20,28 @@ pub use work::EXACT;
 pub(super) struct Tool {
     pub name: &'static str,
     pub description: &'static str,
-    /// The names, JSON types and descriptions of the arguments; those with a `!` are required.
+    /// The names, JSON types and descriptions of the arguments; those with a `!` are required, those with a dot are inside
+    /// of an object.
     pub arguments: &'static [(&'static str, &'static str, &'static str)],
     pub read_only: bool,
 }
 
 impl Tool {
-    pub(super) fn declaration(&self, options: &Options) -> Value {
+    pub(super) fn declaration(&self, options: &Options, version: ProtocolVersion) -> Value {
         let mut properties = Map::new();
         let mut required = Vec::new();
         for (name, kind, description) in self.arguments {
             let name = name.strip_suffix('!').inspect(|name| required.push(*name)).unwrap_or(name);
-            properties.insert(name.to_owned(), json!({"type": kind, "description": description}));
+            let mut property = json!({"type": kind, "description": description});
+            if let (Some(header), Some(members)) = (self.header_of(name, version), property.as_object_mut()) {
+                members.insert("x-mcp-header".to_owned(), json!(header));
+            }
+            match name.split_once('.') {
+                Some((outer, inner)) => {
+                    properties.insert(outer.to_owned(), json!({"type": "object", "properties": {inner: property}}))
+                }
+                None => properties.insert(name.to_owned(), property),
+            };
         }
         let mut tool = json!({
             "name": self.name,
@@ -41,6 +54,12 @@ impl Tool {
         }
         tool
     }
+
+    /// The header field that repeats an argument; there are none in the legacy era.
+    fn header_of(&self, argument: &str, version: ProtocolVersion) -> Option<&'static str> {
+        let mirrored = modern::mirrored(self.name).iter().filter(|_| !version.has_sessions());
+        mirrored.into_iter().find(|(path, _)| *path == argument).map(|(_, header)| *header)
+    }
 }
 
 /// Runs a call to its end. The result is JSON text.
@@ -48,7 +67,8 @@ pub(super) async fn run(call: &mut Call) -> Result<String, Failure> {
     match call.tool.name {
         "echo" => work::echo(call),
         "report" => work::report(call).await,
-        "hold" => work::hold(call).await,
+        "hold" | "stubborn" => work::hold(call).await,
+        "deploy" => work::deploy(call),
         "release" => Ok(work::release(call)),
         "fail" => work::fail(call),
         "broken" => work::broken(call),

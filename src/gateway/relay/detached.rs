@@ -75,7 +75,11 @@ pub(in crate::gateway) enum Waited {
 
 impl Drop for Detached {
     fn drop(&mut self) {
-        if let Some((sending, plan)) = self.parts.take() {
+        if let Some((sending, mut plan)) = self.parts.take() {
+            if plan.is_stateless {
+                plan.cancel_upstream(super::GONE);
+                return;
+            }
             let gateway = Arc::clone(&plan.gateway);
             gateway.jobs.spawn("drain", drain(Source::Waiting(sending), plan, None));
         }

@@ -24,8 +24,19 @@ use crate::upstream::Body;
 pub(in crate::gateway) type Sending = Pin<Box<dyn Future<Output = Result<(Begun, Places), Kind>> + Send>>;
 /// What a call keeps as long as the upstream works on it.
 pub(in crate::gateway) type Places = (Option<Permit>, Gate, Counted);
-/// Changes the `result` of the answer.
-pub(in crate::gateway) type Rewrite = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+/// Looks at the outcome of the answer.
+pub(in crate::gateway) type Rewrite = Arc<dyn Fn(&Outcome<'_>) -> Rewritten + Send + Sync>;
+
+/// What becomes of an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::gateway) enum Rewritten {
+    /// It passes as it is.
+    Same,
+    /// This `result` in its place, as JSON text.
+    Result(String),
+    /// This `error` in its place, as JSON text.
+    Error(String),
+}
 
 /// An upstream's answer, as far as it has to be there before the client's can begin.
 pub(in crate::gateway) enum Begun {
@@ -76,6 +87,9 @@ pub(in crate::gateway) struct Plan {
     pub places: Option<Places>,
     /// Where a cancel goes when the deadline passes.
     pub cancels: Option<(Arc<Route>, Arc<Session>)>,
+    /// The client is stateless: it gets no requests and no event ids, and its going away is a cancel (2026-07-28
+    /// transports, "Cancellation").
+    pub is_stateless: bool,
 }
 
 impl Plan {
@@ -97,12 +111,10 @@ impl Plan {
         }
         match Message::parse(message).ok()? {
             Message::Response { id: Some(answered), outcome } if answered == *self.upstream_id() => {
-                let rewritten = match (&self.rewrite, outcome) {
-                    (Some(rewrite), Outcome::Result(result)) => rewrite(result.get()),
-                    _ => None,
-                };
-                if let Some(result) = rewritten {
-                    return Some(jsonrpc::response(&self.id, &result));
+                match self.rewrite.as_ref().map_or(Rewritten::Same, |rewrite| rewrite(&outcome)) {
+                    Rewritten::Result(result) => return Some(jsonrpc::response(&self.id, &result)),
+                    Rewritten::Error(error) => return Some(jsonrpc::raw_error_response(Some(&self.id), &error)),
+                    Rewritten::Same => {}
                 }
                 self.minted.as_ref()?;
                 let mut whole = Object::parse(std::str::from_utf8(message).ok()?).ok()?;
@@ -137,8 +149,18 @@ impl Plan {
     /// The deadline has passed: the upstream is told, if it has seen the request.
     pub(in crate::gateway) fn time_out(&mut self) -> Fault {
         let started = self.cancelled.is_dispatched();
-        if let Some((route, session)) = self.cancels.take().filter(|_| started) {
-            let params = format!("{{\"requestId\":{},\"reason\":\"deadline\"}}", self.upstream_id().as_json());
+        self.cancel_upstream("deadline");
+        Fault::Deadline { started }
+    }
+
+    /// Tells an upstream that has seen the request to stop. Stateless ones on HTTP see it by the end of the connection, and
+    /// nothing else would tell them (2026-07-28 transports, "Cancellation").
+    pub(super) fn cancel_upstream(&mut self, reason: &str) {
+        let started = self.cancelled.is_dispatched();
+        let is_told = |session: &Session| session.terms.upstream.is_told_of_cancels();
+        if let Some((route, session)) = self.cancels.take().filter(|(_, session)| started && is_told(session)) {
+            let id = self.upstream_id().as_json();
+            let params = format!("{{\"requestId\":{id},\"reason\":{}}}", jsonrpc::raw_string(reason));
             let gateway = Arc::clone(&self.gateway);
             self.gateway.jobs.spawn("cancel", async move {
                 let body = jsonrpc::notification("notifications/cancelled", Some(&params));
@@ -146,6 +168,10 @@ impl Plan {
                 drop(gateway.post_upstream(&route, &session, body).await);
             });
         }
-        Fault::Deadline { started }
+    }
+
+    /// Whether a message is one that this client must not see.
+    pub(super) fn is_withheld(&self, message: &[u8]) -> bool {
+        self.is_stateless && matches!(Message::parse(message), Ok(Message::Request { .. }))
     }
 }

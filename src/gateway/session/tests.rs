@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use super::*;
+use crate::gateway::eras::{Eras, Setting};
 use crate::gateway::policy::ToolPolicy;
+use crate::gateway::pool::SessionPolicy;
 use crate::metrics::Metrics;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
@@ -17,6 +19,14 @@ struct Nowhere;
 impl Upstream for Nowhere {
     async fn open(&self, _: &str, _: HeaderMap) -> Result<Opened, Error> {
         Err(Error::SessionGone)
+    }
+
+    async fn discover(&self, _: &str) -> Result<Opened, Error> {
+        Err(Error::SessionGone)
+    }
+
+    fn stateless(&self) -> SessionKey {
+        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN }
     }
 
     async fn send(&self, _: &SessionKey, _: Outgoing) -> Result<Reply, Error> {
@@ -36,8 +46,12 @@ fn route(name: &str) -> Route {
         name: name.into(),
         upstream: Arc::new(Nowhere),
         places: FairQueue::new(1, 1),
+        eras: Eras::new(Setting::Auto),
         tools: ToolPolicy::default(),
+        schemas: crate::gateway::schemas::Schemas::default(),
+        native: false,
         max_message: 1024,
+        sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),
     }
 }
@@ -121,7 +135,7 @@ async fn there_is_room_for_so_many_and_no_more() {
     sessions.end(&first);
     assert!(sessions.reserve().is_ok());
     let long = Terms {
-        upstream: SessionKey { id: Some("x".repeat(4096).into()), version: ProtocolVersion::LATEST },
+        upstream: SessionKey { id: Some("x".repeat(4096).into()), version: ProtocolVersion::LATEST_LEGACY },
         ..terms(&here)
     };
     let room = sessions.reserve().expect("there is room");

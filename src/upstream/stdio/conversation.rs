@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::lines::{Frame, Lines};
-use super::table::{Rejected, Role, Table};
+use super::table::{Manners, Rejected, Role, Table};
 use crate::jsonrpc::{self, Id};
 use crate::upstream::{Error, Kind, Outgoing, Reply};
 
@@ -62,20 +62,25 @@ pub(super) struct Outbox {
 
 impl Conversation {
     /// `patience` is how long a question waits for a standalone stream.
-    pub(super) fn new(patience: Duration) -> (Self, Outbox) {
+    pub(super) fn new(patience: Duration, manners: Manners) -> (Self, Outbox) {
         let (queue, queued) = mpsc::channel(QUEUE);
         let (own, own_queued) = mpsc::channel(OWN_QUEUE);
-        let table = Mutex::new(Table::new(patience));
+        let table = Mutex::new(Table::new(patience, manners));
         (Self { table, queue, own }, Outbox { queue: queued, own: own_queued })
     }
 
     /// Sends `initialize` and gives the whole answer; `None` when the conversation ended before it came.
     pub(super) async fn initialize(&self, params: &str) -> Option<Bytes> {
         // Neither an integer nor a name that a client would choose: the session's next ids are the client's own.
-        let id = Id::string("tg.initialize");
+        self.ask(&Id::string("tg.initialize"), "initialize", params).await
+    }
+
+    /// Sends a request of the gateway's own that concerns the child as a whole, and gives the whole answer, as
+    /// [`Conversation::initialize`] does.
+    pub(super) async fn ask(&self, id: &Id, method: &str, params: &str) -> Option<Bytes> {
         let place = self.queue.reserve().await.ok()?;
-        let mut reader = self.table().register(&id, None, Role::Handshake).ok()?;
-        place.send(one_line(jsonrpc::request(&id, "initialize", Some(params))));
+        let mut reader = self.table().register(id, None, Role::Handshake).ok()?;
+        place.send(one_line(jsonrpc::request(id, method, Some(params))));
         reader.recv().await
     }
 
@@ -85,7 +90,9 @@ impl Conversation {
         let place = self.queue.reserve().await.map_err(|_closed| Error::SessionGone)?;
         let reply = match &message.kind {
             Kind::Request { id, progress_token } => {
-                Reply::Messages(self.table().register(id, progress_token.as_deref(), Role::Call)?)
+                let mut table = self.table();
+                let role = table.role_of(&message.body);
+                Reply::Messages(table.register(id, progress_token.as_deref(), role)?)
             }
             Kind::OneWay => {
                 self.table().note(&message.body)?;
@@ -99,6 +106,16 @@ impl Conversation {
     /// Opens a standalone stream.
     pub(super) fn listen(&self) -> Result<mpsc::Receiver<Bytes>, Error> {
         Ok(self.table().listen()?)
+    }
+
+    /// Whether nothing can be sent any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.table().has_ended()
+    }
+
+    /// Whether the child has answered anything.
+    pub(super) fn has_answered(&self) -> bool {
+        self.table().has_answered()
     }
 
     /// Ends everything in flight and refuses what comes later.

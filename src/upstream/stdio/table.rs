@@ -15,6 +15,7 @@ use super::outlet::{Offer, Outlet, Worth};
 use super::session_stream::{Refused, SessionStream};
 use crate::jsonrpc::{self, Defect, ErrorObject, Id, Message, Object, code, string_value};
 use crate::mcp::method::Method;
+use crate::mcp::subscription::subscription_of;
 
 /// Questions whose way is remembered, so that their withdrawal goes the same way. Over it the oldest is forgotten.
 const QUESTIONS: usize = 256;
@@ -37,6 +38,8 @@ pub(super) enum Rejected {
 pub(super) enum Role {
     /// `initialize`: what comes beside its answer concerns the session.
     Handshake,
+    /// `subscriptions/listen`: what belongs to it says so.
+    Subscription,
     /// Any other request: the child may ask because of it.
     Call,
 }
@@ -64,26 +67,39 @@ enum Place {
     Session,
 }
 
+/// Which era's rules hold on the pipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manners {
+    /// The child may ask, and has a stream of its own.
+    Legacy,
+    /// The child only answers, and tells of the calls in flight (2026-07-28 stdio, "Receiving Messages").
+    Modern,
+}
+
 /// What is in flight between the gateway and one child.
 #[derive(Debug)]
 pub(super) struct Table {
+    manners: Manners,
     calls: HashMap<Id, Call>,
     tokens: HashMap<Box<str>, Id>,
     questions: VecDeque<(Id, Place)>,
     session: SessionStream,
     noise: u32,
+    answered: bool,
     ended: bool,
 }
 
 impl Table {
     /// `patience` is how long a question waits for a standalone stream.
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(super) fn new(patience: Duration, manners: Manners) -> Self {
         Self {
+            manners,
             calls: HashMap::new(),
             tokens: HashMap::new(),
             questions: VecDeque::new(),
             session: SessionStream::new(patience),
             noise: 0,
+            answered: false,
             ended: false,
         }
     }
@@ -110,6 +126,24 @@ impl Table {
         let (outlet, reader) = Outlet::new();
         self.calls.insert(id, Call { outlet, token, role, cancelled: false });
         Ok(reader)
+    }
+
+    /// What a request that is about to be written is to attribution.
+    pub(super) fn role_of(&self, body: &[u8]) -> Role {
+        // Only one era has streams that are requests, and only there the body need be read for it.
+        let is_listen = self.manners == Manners::Modern
+            && Message::parse(body).is_ok_and(|message| message.method().map(Method::parse) == Some(Method::Listen));
+        if is_listen { Role::Subscription } else { Role::Call }
+    }
+
+    /// Whether nothing is in flight any more, nor can be.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether a request has been answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered
     }
 
     /// Takes note of a notification or response that is about to be written.
@@ -186,18 +220,30 @@ impl Table {
                 tracing::warn!("the server sent an error that names no request; it is dropped");
                 None
             }
+            Message::Request { method, .. } if self.manners == Manners::Modern => {
+                // 2026-07-28 stdio, "Sending Messages": nor may it be told that it must not ask.
+                tracing::warn!(
+                    method = Method::parse(&method).as_str(),
+                    "the server asks, which it must not; it is not answered"
+                );
+                None
+            }
             Message::Request { id, method, .. } => match Method::parse(&method) {
                 Method::Ping => Some(jsonrpc::response(&id, "{}")),
                 method => self.ask(&id, method, line),
             },
             Message::Notification { method, params } => {
-                self.notify(&method, params, line);
+                match self.manners {
+                    Manners::Legacy => self.notify(&method, params, line),
+                    Manners::Modern => self.tell(&method, params, line),
+                }
                 None
             }
         }
     }
 
     fn answer(&mut self, id: &Id, line: &Bytes) {
+        self.answered = true;
         let id = canonical(id);
         let Some(call) = self.calls.remove(&id) else {
             tracing::debug!("the server answered a request that is not in flight");
@@ -245,15 +291,43 @@ impl Table {
         self.session.offer(line.clone(), Some(id)).ok().map(|()| Place::Session)
     }
 
-    fn notify(&mut self, method: &str, params: Option<&RawValue>, line: &Bytes) {
+    /// Gives a notification of the modern era to the call that it belongs to. Whatever belongs to none is dropped.
+    fn tell(&mut self, method: &str, params: Option<&RawValue>, line: &Bytes) {
         match Method::parse(method) {
-            Method::Progress => {
-                let token = params
-                    .and_then(|params| Object::parse(params.get()).ok()?.get("progressToken").map(canonical_token));
-                if let Some(call) = token.and_then(|token| self.tokens.get(&token)).cloned() {
-                    self.offer_call(&call, line, Worth::Notification);
+            Method::Progress => self.progress(params, line),
+            // The server may end a subscription so, and nothing else (2026-07-28 cancellation, "Behavior Requirements" 2).
+            Method::Cancelled => {
+                let Some(id) = cancelled_id(params) else { return };
+                let is_subscription = |call: &Call| call.role == Role::Subscription;
+                if self.calls.get(&id).is_some_and(is_subscription) {
+                    self.offer_call(&id, line, Worth::Notification);
+                    self.calls.remove(&id);
                 }
             }
+            _ => match subscription_of(params).map(|id| Id::from_json(&id)) {
+                Some(Ok(id)) => drop(self.offer_call(&canonical(&id), line, Worth::Notification)),
+                Some(Err(_)) => {}
+                // A log message names no call: with several nobody can say whose it is.
+                None => {
+                    if let Candidates::One(call) = self.candidates() {
+                        self.offer_call(&call, line, Worth::Notification);
+                    }
+                }
+            },
+        }
+    }
+
+    fn progress(&mut self, params: Option<&RawValue>, line: &Bytes) {
+        let token =
+            params.and_then(|params| Object::parse(params.get()).ok()?.get("progressToken").map(canonical_token));
+        if let Some(call) = token.and_then(|token| self.tokens.get(&token)).cloned() {
+            self.offer_call(&call, line, Worth::Notification);
+        }
+    }
+
+    fn notify(&mut self, method: &str, params: Option<&RawValue>, line: &Bytes) {
+        match Method::parse(method) {
+            Method::Progress => self.progress(params, line),
             Method::Cancelled => self.withdraw(params, line),
             _ if concerns_session(method) && self.session.is_open() => self.notify_session(line),
             _ => self.attribute(line),

@@ -197,7 +197,7 @@ fn check(message: &Value) {
         assert!(id.is_some() && message["result"].is_object(), "{message}");
     }
     for task in [&message["result"]["task"], &message["result"], &message["params"]] {
-        if task.get("taskId").is_some() {
+        if task.get("taskId").is_some() && task.get("status").is_some() {
             check_task(task);
         }
     }
@@ -214,6 +214,12 @@ fn check_task(task: &Value) {
         let text = task[time].as_str().unwrap_or_default();
         assert!(humantime::parse_rfc3339(text).is_ok() && text.ends_with('Z'), "{time}: {task}");
     }
-    assert!(task["taskId"].is_string() && task["ttl"].is_u64() && task["pollInterval"].is_u64(), "{task}");
+    // The members of one dialect, and none of the other's.
+    let (ours, others) = match task.get("ttlMs").is_some() {
+        true => (["ttlMs", "pollIntervalMs"], ["ttl", "pollInterval"]),
+        false => (["ttl", "pollInterval"], ["ttlMs", "pollIntervalMs"]),
+    };
+    assert!(task["taskId"].is_string() && ours.iter().all(|name| task[name].is_u64()), "{task}");
+    assert!(others.iter().all(|name| task.get(name).is_none()), "{task}");
     assert!(task.get("statusMessage").is_none_or(Value::is_string), "{task}");
 }

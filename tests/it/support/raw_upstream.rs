@@ -57,6 +57,8 @@ pub(crate) enum Step {
     Trickle(Bytes),
     /// Waits until the test opens the gate.
     Gate(Arc<Semaphore>),
+    /// Opens a gate of the test's.
+    Tell(Arc<Semaphore>),
     /// These bytes again and again until the peer closes.
     Endless(Bytes),
     /// Waits until the peer closes.
@@ -215,10 +217,8 @@ async fn serve(mut stream: TcpStream, number: usize, heard: &watch::Sender<Vec<H
                     return;
                 }
                 Step::Gate(gate) => gate.acquire().await.unwrap().forget(),
-                Step::Stall => {
-                    while stream.read_buf(&mut read).await.is_ok_and(|count| count > 0) {}
-                    return;
-                }
+                Step::Tell(gate) => gate.add_permits(1),
+                Step::Stall => while stream.read_buf(&mut read).await.is_ok_and(|count| count > 0) {},
                 Step::Reset => {
                     stream.set_zero_linger().unwrap();
                     return;

@@ -23,6 +23,7 @@ use super::super::session::Session;
 use super::super::stats::Stats;
 use super::super::stream::{Cursor, Event, Stream};
 use super::check::SESSION_ID;
+use super::modern::Leaving;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, Broken>;
 
@@ -41,6 +42,7 @@ pub(super) enum Reply {
     Accepted,
     Ended,
     Json { session: Option<Box<str>>, body: Bytes },
+    Refused { status: StatusCode, body: Bytes },
     Events(Events),
     Gzip(Bytes),
     Broken(Fault),
@@ -52,11 +54,17 @@ pub(super) struct Refusal {
     status: StatusCode,
     code: i64,
     message: String,
+    allow: &'static str,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, code: i64, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), allow: "POST, GET, DELETE" }
+    }
+
+    /// With other methods that are allowed.
+    pub(super) fn allowing(self, allow: &'static str) -> Self {
+        Self { allow, ..self }
     }
 
     pub(super) fn bad_request(message: &str) -> Self {
@@ -67,7 +75,7 @@ impl Refusal {
         let body = jsonrpc::error_response(None, &ErrorObject::new(self.code, self.message));
         let mut builder = Response::builder().status(self.status);
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            builder = builder.header(ALLOW, "POST, GET, DELETE");
+            builder = builder.header(ALLOW, self.allow);
         }
         json(builder, body).unwrap_or_else(|_| empty(self.status))
     }
@@ -79,6 +87,7 @@ impl Reply {
             Self::Accepted => Ok(empty(StatusCode::ACCEPTED)),
             Self::Ended => Ok(empty(StatusCode::NO_CONTENT)),
             Self::Json { session, body } => json(with_session(StatusCode::OK, session.as_deref()), body),
+            Self::Refused { status, body } => json(Response::builder().status(status), body),
             Self::Events(events) => events.into_response(),
             Self::Gzip(body) => json(Response::builder().header(CONTENT_ENCODING, "gzip"), gzip(&body)),
             Self::Broken(fault) => broken(fault).await,
@@ -156,6 +165,8 @@ pub(super) struct Events {
     priming: Option<Bytes>,
     /// Something was sent.
     begun: bool,
+    /// Notices when the client leaves, where that means something.
+    leaving: Option<Leaving>,
 }
 
 impl Events {
@@ -192,7 +203,14 @@ impl Events {
             in_arrays: options.batches && version == ProtocolVersion::V2025_03_26,
             priming,
             begun: false,
+            leaving: None,
         }
+    }
+
+    /// Takes a client that leaves for one that wants nothing more.
+    pub(super) fn watched(mut self, leaving: Leaving) -> Self {
+        self.leaving = Some(leaving);
+        self
     }
 
     const fn opening(mut self, opening: bool) -> Self {
@@ -202,9 +220,13 @@ impl Events {
 
     fn into_response(self) -> Result<Response<Body>, Broken> {
         let session = self.session.id.clone().filter(|_| self.opening);
-        let head = with_session(StatusCode::OK, session.as_deref())
+        let mut head = with_session(StatusCode::OK, session.as_deref())
             .header(CONTENT_TYPE, "text/event-stream")
             .header(CACHE_CONTROL, "no-cache, no-transform");
+        if self.leaving.is_some() {
+            // 2026-07-28 transports, "Sending Messages to the Server".
+            head = head.header("x-accel-buffering", "no");
+        }
         let frames = stream::unfold(Some(self), |events| async move {
             let mut events = events?;
             match events.next().await {
@@ -267,7 +289,7 @@ impl Events {
             }
             message = Bytes::from([b"[".as_ref(), &members.join(&b','), b"]"].concat());
         }
-        let id = self.session.shared.options.event_ids.then(|| format!("{}.{place}", self.stream.number));
+        let id = self.stream.keeps().then(|| format!("{}.{place}", self.stream.number));
         sse::write_event(id.as_deref(), &message)
     }
 }

@@ -74,7 +74,7 @@ fn stateless_version(shared: &Shared, headers: &HeaderMap) -> Result<ProtocolVer
     if !headers.contains_key(PROTOCOL_VERSION) {
         return Ok(newest.min(ProtocolVersion::V2025_03_26));
     }
-    let version = text(headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse);
+    let version = text(headers, &PROTOCOL_VERSION).and_then(ProtocolVersion::parse_legacy);
     version
         .filter(|version| *version <= newest)
         .ok_or_else(|| Refusal::bad_request("`MCP-Protocol-Version` is not spoken here"))
@@ -92,9 +92,18 @@ pub(super) fn forget(shared: &Shared, id: &str) {
 /// The request line and header fields, for the record.
 pub(super) fn all_headers<B>(request: &Request<B>) -> Vec<(String, String)> {
     let line = (":method".to_owned(), request.method().to_string());
-    let fields = request.headers().iter();
-    let fields = fields.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
-    std::iter::once(line).chain(fields).collect()
+    std::iter::once(line).chain(fields(request.headers())).collect()
+}
+
+/// The header fields, for the record.
+pub(super) fn fields(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect()
+}
+
+/// What the version field says.
+pub(super) fn version(headers: &HeaderMap) -> Option<&str> {
+    text(headers, &PROTOCOL_VERSION)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {

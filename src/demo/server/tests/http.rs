@@ -16,9 +16,9 @@ fn speaking(version: ProtocolVersion) -> Options {
 
 #[tokio::test]
 async fn negotiates_at_or_below_its_newest() {
-    for newest in ProtocolVersion::ALL {
+    for newest in ProtocolVersion::LEGACY {
         let server = start(speaking(newest)).await;
-        for asked in ProtocolVersion::ALL {
+        for asked in ProtocolVersion::LEGACY {
             let peer = Peer::open(&server, asked.as_str(), &json!({})).await;
             assert_eq!(peer.version, asked.min(newest).as_str());
             assert_eq!(peer.text(1, "echo", json!({"text": "x"})).await, "x");

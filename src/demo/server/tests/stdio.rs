@@ -9,17 +9,21 @@ use crate::jobs::Jobs;
 use super::super::{Options, serve_stdio};
 use super::everything;
 
-struct Pipe {
-    input: WriteHalf<DuplexStream>,
+pub(super) struct Pipe {
+    pub input: WriteHalf<DuplexStream>,
     output: Lines<BufReader<ReadHalf<DuplexStream>>>,
     server: JoinHandle<std::io::Result<()>>,
 }
 
 impl Pipe {
     fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(super) fn with(options: Options) -> Self {
         let (ours, theirs) = tokio::io::duplex(1024);
         let (read, write) = split(theirs);
-        let server = Jobs::default().spawn("stdio", serve_stdio(read, write, Options::default()));
+        let server = Jobs::default().spawn("stdio", serve_stdio(read, write, options));
         let (read, input) = split(ours);
         Self { input, output: BufReader::new(read).lines(), server }
     }
@@ -33,7 +37,7 @@ impl Pipe {
         pipe
     }
 
-    async fn send(&mut self, message: &Value) {
+    pub(super) async fn send(&mut self, message: &Value) {
         self.line(&message.to_string()).await;
     }
 
@@ -50,7 +54,7 @@ impl Pipe {
         self.output.next_line().await.unwrap().expect("the server closed its end")
     }
 
-    async fn next(&mut self) -> Value {
+    pub(super) async fn next(&mut self) -> Value {
         serde_json::from_str(&self.next_line().await).unwrap()
     }
 }

@@ -3,7 +3,7 @@
 use super::Tool;
 
 /// Every tool, in the order in which they are listed.
-pub(in crate::demo::server) static TOOLS: [Tool; 18] = [
+pub(in crate::demo::server) static TOOLS: [Tool; 20] = [
     Tool {
         name: "echo",
         description: "Returns the text",
@@ -22,6 +22,12 @@ pub(in crate::demo::server) static TOOLS: [Tool; 18] = [
     Tool {
         name: "hold",
         description: "Waits for so long, or for a release; ends early when it is cancelled",
+        arguments: &[("seconds", "number", "How long; without it until a release")],
+        read_only: true,
+    },
+    Tool {
+        name: "stubborn",
+        description: "Waits as `hold` does, and takes no notice when it is cancelled",
         arguments: &[("seconds", "number", "How long; without it until a release")],
         read_only: true,
     },
@@ -90,6 +96,17 @@ pub(in crate::demo::server) static TOOLS: [Tool; 18] = [
         name: "exact",
         description: "Returns a result whose spelling matters: big numbers, odd keys, unknown members",
         arguments: &[],
+        read_only: true,
+    },
+    Tool {
+        name: "deploy",
+        description: "Says where it would deploy; 2026-07-28 has its arguments in header fields as well",
+        arguments: &[
+            ("region!", "string", "Where"),
+            ("shard", "integer", "Which part"),
+            ("dry_run", "boolean", "Whether it would only pretend"),
+            ("target.zone", "string", "Where exactly"),
+        ],
         read_only: true,
     },
     Tool { name: "stats", description: "Returns what the server has seen", arguments: &[], read_only: true },

@@ -3,8 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::call::{Call, Failure, result_of};
-use super::super::session::Question;
+use super::super::call::{Asked, Call, Failure, result_of};
 use super::text;
 
 const ELICIT: &str = "elicitation/create";
@@ -19,27 +18,27 @@ fn your_name() -> String {
     "What is your name?".to_owned()
 }
 
-pub(super) async fn ask(call: &Call) -> Result<String, Failure> {
+pub(super) async fn ask(call: &mut Call) -> Result<String, Failure> {
     let Ask { message } = call.arguments()?;
     let answer = result_of(ask_name(call, &message)?).await?;
     Ok(text(&greeting(&answer)))
 }
 
-pub(super) async fn ask_two(call: &Call) -> Result<String, Failure> {
+pub(super) async fn ask_two(call: &mut Call) -> Result<String, Failure> {
     let name = ask_name(call, &your_name())?;
     let confirm = ask_for(call, "Go on?", &json!({"confirm": {"type": "boolean", "title": "Confirm"}}))?;
     let (name, confirm) = (result_of(name).await?, result_of(confirm).await?);
     Ok(text(&format!("{}; confirmed: {}", greeting(&name), content(&confirm, "confirm"))))
 }
 
-pub(super) async fn ask_twice(call: &Call) -> Result<String, Failure> {
+pub(super) async fn ask_twice(call: &mut Call) -> Result<String, Failure> {
     let name = result_of(ask_name(call, &your_name())?).await?;
     let colours = json!({"colour": {"type": "string", "title": "Colour", "enum": ["red", "green", "blue"]}});
     let colour = result_of(ask_for(call, "Which colour do you like?", &colours)?).await?;
     Ok(text(&format!("{}; colour: {}", greeting(&name), content(&colour, "colour"))))
 }
 
-pub(super) async fn ask_url(call: &Call) -> Result<String, Failure> {
+pub(super) async fn ask_url(call: &mut Call) -> Result<String, Failure> {
     let params = json!({
         "mode": "url",
         "message": "Please confirm on this page",
@@ -55,7 +54,7 @@ struct Summarize {
     text: String,
 }
 
-pub(super) async fn summarize(call: &Call) -> Result<String, Failure> {
+pub(super) async fn summarize(call: &mut Call) -> Result<String, Failure> {
     let Summarize { text: long } = call.arguments()?;
     let params = json!({
         "messages": [{"role": "user", "content": {"type": "text", "text": format!("Summarize: {long}")}}],
@@ -66,18 +65,18 @@ pub(super) async fn summarize(call: &Call) -> Result<String, Failure> {
     Ok(text(said.and_then(Value::as_str).unwrap_or("the client's model said nothing")))
 }
 
-pub(super) async fn roots(call: &Call) -> Result<String, Failure> {
+pub(super) async fn roots(call: &mut Call) -> Result<String, Failure> {
     let answer = result_of(call.ask("roots/list", "{}")?).await?;
     let roots = answer.get("roots").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let uris: Vec<&str> = roots.iter().filter_map(|root| root.get("uri")?.as_str()).collect();
     Ok(text(&uris.join("\n")))
 }
 
-fn ask_name(call: &Call, message: &str) -> Result<Question, Failure> {
+fn ask_name(call: &mut Call, message: &str) -> Result<Asked, Failure> {
     ask_for(call, message, &json!({"name": {"type": "string", "title": "Name", "minLength": 1}}))
 }
 
-fn ask_for(call: &Call, message: &str, properties: &Value) -> Result<Question, Failure> {
+fn ask_for(call: &mut Call, message: &str, properties: &Value) -> Result<Asked, Failure> {
     let required: Vec<&String> = properties.as_object().into_iter().flat_map(serde_json::Map::keys).collect();
     let schema = json!({"type": "object", "properties": properties, "required": required});
     let params = json!({"message": message, "requestedSchema": schema, "_meta": {"vendor.example/n": 1}});

@@ -67,6 +67,26 @@ pub(super) async fn hold(call: &mut Call) -> Result<String, Failure> {
     Ok(text("held to the end"))
 }
 
+#[derive(Deserialize)]
+struct Deploy {
+    region: String,
+    shard: Option<i64>,
+    dry_run: Option<bool>,
+    #[serde(default)]
+    target: Target,
+}
+
+#[derive(Default, Deserialize)]
+struct Target {
+    zone: Option<String>,
+}
+
+pub(super) fn deploy(call: &Call) -> Result<String, Failure> {
+    let Deploy { region, shard, dry_run, target } = call.arguments()?;
+    let places = [Some(region), shard.map(|shard| shard.to_string()), dry_run.map(|dry| dry.to_string()), target.zone];
+    Ok(text(&places.into_iter().flatten().collect::<Vec<_>>().join(", ")))
+}
+
 pub(super) fn release(call: &Call) -> String {
     call.shared().release();
     text("released")

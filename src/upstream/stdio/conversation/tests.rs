@@ -25,7 +25,7 @@ struct Peer {
 impl Peer {
     /// Pipes that hold `pipe` bytes each.
     fn new(pipe: usize) -> Self {
-        let (conversation, outbox) = Conversation::new(Duration::from_secs(5));
+        let (conversation, outbox) = Conversation::new(Duration::from_secs(5), Manners::Legacy);
         let conversation = Arc::new(conversation);
         let ((stdin, input), (output, stdout)) = (tokio::io::duplex(pipe), tokio::io::duplex(pipe));
         let end = Jobs::default().spawn("conversation", {
@@ -307,7 +307,7 @@ async fn a_ping_is_answered() {
 
 #[tokio::test]
 async fn answers_that_were_written_before_stdin_closed_are_read() {
-    let (conversation, outbox) = Conversation::new(Duration::from_secs(5));
+    let (conversation, outbox) = Conversation::new(Duration::from_secs(5), Manners::Legacy);
     let (stdin, closed) = tokio::io::duplex(64);
     let (mut output, stdout) = tokio::io::duplex(4096);
     drop(closed);

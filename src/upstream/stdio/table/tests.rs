@@ -5,7 +5,7 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn table() -> Table {
-    Table::new(PATIENCE)
+    Table::new(PATIENCE, Manners::Legacy)
 }
 
 fn id(json: &str) -> Id {

@@ -1,0 +1,309 @@
+//! What a call's stream has said, kept for a client that loses its connection and comes back (2025-11-25 transports,
+//! "Resumability and Redelivery"). An upstream of the modern era resumes nothing, so the gateway keeps it itself.
+//!
+//! A job writes, and at most one connection reads: the newest. Where more is written than is kept, notifications are
+//! forgotten, oldest first; questions stay until they are answered, and the answer stays until its time is over.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as HttpBody, Frame};
+use tokio::time::{Instant, Sleep};
+
+use crate::sse;
+use crate::upstream::Error;
+
+/// Before the ids of events on the streams of plain calls.
+pub(in crate::gateway) const CALL_EVENT: &str = "c.";
+/// So much of a call's stream is kept.
+pub(super) const KEPT_BYTES: usize = 1024 * 1024;
+/// So long it is kept after the call's end.
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(5 * 60);
+/// How soon a client that lost its stream should come back, in milliseconds.
+const RETRY_MS: u64 = 1000;
+/// As much as is joined into one write.
+const JOINED: usize = 64 * 1024;
+
+/// The stream of one call.
+#[derive(Debug)]
+pub(in crate::gateway) struct Replay {
+    /// The call's number within the process, which no other process has.
+    call: u64,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Entry>,
+    bytes: usize,
+    /// The number of the last event that was written; 0 is the stream's beginning.
+    written: u64,
+    /// When the call ended. Nothing is written after that.
+    ended: Option<Instant>,
+    /// What stands for an answer that is too large to be kept.
+    instead: Bytes,
+    /// Which connection reads: the newest. 0 while none has been.
+    reader: u64,
+    is_read: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    kind: Kind,
+    event: Bytes,
+}
+
+/// What an event is, as far as it decides how long it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Notice,
+    Question(u32),
+    Answer,
+    /// An answer that is too large to be kept: it is there for the connection that reads, and for no other.
+    Large,
+}
+
+impl Replay {
+    pub(super) fn new(call: u64) -> Arc<Self> {
+        Arc::new(Self { call, kept: Mutex::default() })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a notification.
+    pub(super) fn notice(&self, message: &[u8]) {
+        self.write(Kind::Notice, message);
+    }
+
+    /// Writes a question.
+    pub(super) fn question(&self, number: u32, message: &[u8]) {
+        self.write(Kind::Question(number), message);
+    }
+
+    /// Forgets a question that needs no answer any more: nobody is to be asked it when the stream is taken up again.
+    pub(super) fn settled(&self, number: u32) {
+        let mut kept = self.kept();
+        kept.forget(|entry| entry.kind == Kind::Question(number));
+    }
+
+    /// Writes the answer; then the stream ends. `instead` stands for an answer that is too large to be kept.
+    pub(super) fn end(&self, answer: &[u8], instead: &[u8]) {
+        if answer.len() <= KEPT_BYTES {
+            self.write(Kind::Answer, answer);
+        } else {
+            let mut kept = self.kept();
+            kept.instead = sse::write_event(Some(&event_id(self.call, kept.written + 1)), instead);
+            drop(kept);
+            self.write(Kind::Large, answer);
+            let mut kept = self.kept();
+            if !kept.is_read {
+                kept.shrink();
+            }
+        }
+        self.close();
+    }
+
+    /// Ends the stream without an answer.
+    pub(super) fn close(&self) {
+        let mut kept = self.kept();
+        kept.ended.get_or_insert_with(Instant::now);
+        kept.wake();
+    }
+
+    fn write(&self, kind: Kind, message: &[u8]) {
+        let mut kept = self.kept();
+        if kept.ended.is_some() {
+            return;
+        }
+        kept.written += 1;
+        let number = kept.written;
+        let event = sse::write_event(Some(&event_id(self.call, number)), message);
+        kept.bytes += event.len();
+        kept.events.push_back(Entry { number, kind, event });
+        while kept.bytes > KEPT_BYTES && kept.forget_oldest_notice() {}
+        kept.wake();
+    }
+
+    /// Whether the call has ended and its stream has been kept for long enough.
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        self.kept().ended.is_some_and(|ended| now.saturating_duration_since(ended) >= KEPT_FOR)
+    }
+
+    /// Whether the call has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.kept().ended.is_some()
+    }
+
+    /// How many bytes are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.kept().bytes
+    }
+
+    /// Whether anything can come after that event.
+    fn has_rest(&self, after: u64) -> bool {
+        let kept = self.kept();
+        after <= kept.written && (kept.ended.is_none() || kept.events.iter().any(|entry| entry.number > after))
+    }
+
+    /// A connection that reads from after an event on. Whoever read before reads no more.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        after: u64,
+        primes: bool,
+        keep_alive: Duration,
+        held: Box<dyn Send>,
+    ) -> Reader {
+        let mut kept = self.kept();
+        kept.reader += 1;
+        kept.is_read = true;
+        kept.wake();
+        let reader = kept.reader;
+        drop(kept);
+        let priming = primes.then(|| sse::write_priming(&event_id(self.call, after), RETRY_MS));
+        Reader {
+            replay: Arc::clone(self),
+            number: reader,
+            after,
+            priming,
+            keep_alive,
+            tick: Box::pin(tokio::time::sleep(keep_alive)),
+            silent: true,
+            _held: held,
+        }
+    }
+}
+
+impl Kept {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn forget(&mut self, is_over: impl Fn(&Entry) -> bool) {
+        self.events.retain(|entry| !is_over(entry));
+        self.bytes = self.events.iter().map(|entry| entry.event.len()).sum();
+    }
+
+    fn forget_oldest_notice(&mut self) -> bool {
+        let place = self.events.iter().position(|entry| entry.kind == Kind::Notice);
+        let forgotten = place.and_then(|place| self.events.remove(place));
+        self.bytes -= forgotten.as_ref().map_or(0, |entry| entry.event.len());
+        forgotten.is_some()
+    }
+
+    /// Puts what stands for it in the place of an answer that is too large to be kept, once its connection has taken it.
+    fn shrink_up_to(&mut self, number: u64) {
+        if self.events.back().is_some_and(|entry| entry.kind == Kind::Large && entry.number <= number) {
+            self.shrink();
+        }
+    }
+
+    fn shrink(&mut self) {
+        if let Some(entry) = self.events.back_mut().filter(|entry| entry.kind == Kind::Large) {
+            self.bytes -= entry.event.len();
+            (entry.kind, entry.event) = (Kind::Answer, std::mem::take(&mut self.instead));
+            self.bytes += entry.event.len();
+        }
+    }
+
+    /// What comes after an event, as much as goes into one write; and the number of the last of it.
+    fn after(&self, number: u64) -> Option<(Bytes, u64)> {
+        let first = self.events.partition_point(|entry| entry.number <= number);
+        let mut rest = self.events.iter().skip(first);
+        let only = rest.next()?;
+        let Some(second) = rest.next() else { return Some((only.event.clone(), only.number)) };
+        let mut joined = BytesMut::from(only.event.as_ref());
+        let mut last = only.number;
+        for entry in std::iter::once(second).chain(rest) {
+            if joined.len() >= JOINED {
+                break;
+            }
+            joined.extend_from_slice(&entry.event);
+            last = entry.number;
+        }
+        Some((joined.freeze(), last))
+    }
+}
+
+/// The id of an event.
+fn event_id(call: u64, number: u64) -> String {
+    format!("{CALL_EVENT}{call}.{number}")
+}
+
+/// Reads an id without its prefix: the call and the event.
+fn parse_event_id(id: &str) -> Option<(u64, u64)> {
+    let (call, number) = id.split_once('.')?;
+    Some((call.parse().ok()?, number.parse().ok()?))
+}
+
+/// The stream, among these, that an event id names, if anything comes after that event.
+pub(super) fn find<'a>(replays: impl IntoIterator<Item = &'a Arc<Replay>>, id: &str) -> Option<(Arc<Replay>, u64)> {
+    let (call, number) = parse_event_id(id)?;
+    let replay = replays.into_iter().find(|replay| replay.call == call)?;
+    replay.has_rest(number).then(|| (Arc::clone(replay), number))
+}
+
+/// One connection's view of a call's stream.
+pub(super) struct Reader {
+    replay: Arc<Replay>,
+    number: u64,
+    after: u64,
+    priming: Option<Bytes>,
+    keep_alive: Duration,
+    tick: Pin<Box<Sleep>>,
+    silent: bool,
+    _held: Box<dyn Send>,
+}
+
+impl HttpBody for Reader {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        if let Some(priming) = this.priming.take() {
+            return Poll::Ready(Some(Ok(Frame::data(priming))));
+        }
+        {
+            let mut kept = this.replay.kept();
+            if kept.reader != this.number {
+                return Poll::Ready(None);
+            }
+            if let Some((events, last)) = kept.after(this.after) {
+                this.after = last;
+                this.silent = false;
+                kept.shrink_up_to(last);
+                return Poll::Ready(Some(Ok(Frame::data(events))));
+            }
+            if kept.ended.is_some() {
+                return Poll::Ready(None);
+            }
+            kept.waker = Some(cx.waker().clone());
+        }
+        std::task::ready!(this.tick.as_mut().poll(cx));
+        this.tick.as_mut().reset(Instant::now() + this.keep_alive);
+        cx.waker().wake_by_ref();
+        let was_silent = std::mem::replace(&mut this.silent, true);
+        if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut kept = self.replay.kept();
+        if kept.reader == self.number {
+            kept.is_read = false;
+            kept.waker = None;
+            kept.shrink();
+        }
+    }
+}

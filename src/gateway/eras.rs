@@ -1,0 +1,279 @@
+//! Which eras the server behind a route speaks: one verdict for each era, found out by asking, remembered for a while, and
+//! mended by what calls meet.
+//!
+//! A client is served in its own era where the server speaks it too. So a legacy client's `initialize` is tried as it is,
+//! and only a server that turns out to be of the modern era makes a translation of it; a modern client's request is
+//! preceded by `server/discover` once, and then goes on as it is or is translated (2026-07-28 versioning, "Backward
+//! Compatibility with Initialization-Based Versions").
+
+mod verdict;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
+use crate::mcp::probe::{self, Finding};
+use crate::upstream::{Error, SessionKey, Upstream};
+
+use super::rejection::{Chain, Fault, Kind};
+use super::{Gateway, Route};
+use verdict::{Advice, Verdicts};
+
+pub use verdict::{Discovered, Setting};
+
+/// How a client's requests go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Side {
+    /// The server is stateless; the key stands for it.
+    Modern(SessionKey),
+    /// The server has sessions.
+    Legacy,
+}
+
+/// What is known of one server.
+#[derive(Debug)]
+pub struct Eras {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    verdicts: Verdicts,
+    /// The answer to the question that is being asked, for all who wait for it.
+    asking: Option<watch::Receiver<Option<Found>>>,
+}
+
+/// What came of asking.
+#[derive(Debug, Clone)]
+enum Found {
+    Modern(Arc<Discovered>),
+    Legacy,
+    Disjoint,
+    /// Nothing, and why.
+    Nothing(Fault),
+}
+
+impl Eras {
+    /// Nothing is known yet but what the configuration says.
+    #[must_use]
+    pub fn new(setting: Setting) -> Self {
+        Self { state: Mutex::new(State { verdicts: Verdicts::new(setting), asking: None }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gateway {
+    /// How a modern client's request goes on at this route.
+    ///
+    /// # Errors
+    /// The server can't be asked, or speaks only modern versions that are not spoken here.
+    pub(super) async fn side_of(self: &Arc<Self>, route: &Arc<Route>) -> Result<Side, Kind> {
+        let advice = route.eras.state().verdicts.for_modern(Instant::now());
+        match advice {
+            Advice::Modern => Ok(Side::Modern(route.upstream.stateless())),
+            Advice::Legacy => Ok(Side::Legacy),
+            Advice::LegacyForNow => {
+                // It may have learnt the other era since; those who ask now need not wait for that.
+                drop(self.ask(route));
+                Ok(Side::Legacy)
+            }
+            Advice::Disjoint => Err(disjoint(route)),
+            Advice::Ask => self.asked(route).await,
+        }
+    }
+
+    /// How a legacy client's handshake goes on: as it is, or in translation where the server is known to have none.
+    pub(super) fn side_of_handshake(&self, route: &Route) -> Side {
+        if route.eras.state().verdicts.has_handshake(Instant::now()) {
+            Side::Legacy
+        } else {
+            Side::Modern(route.upstream.stateless())
+        }
+    }
+
+    /// What a modern server says of itself, not older than it allows.
+    ///
+    /// # Errors
+    /// As [`Gateway::side_of`]; also where it needs a handshake.
+    pub(super) async fn discovered(self: &Arc<Self>, route: &Arc<Route>) -> Result<Arc<Discovered>, Kind> {
+        let known = route.eras.state().verdicts.discovered(Instant::now());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        match self.found(route).await {
+            Found::Modern(discovered) if discovered.result.is_some() => Ok(discovered),
+            Found::Modern(_) | Found::Legacy => Err(Fault::UpstreamProtocol.into()),
+            Found::Disjoint => Err(disjoint(route)),
+            Found::Nothing(fault) => Err(fault.into()),
+        }
+    }
+
+    /// To be told of each modern request that the server refused, whoever sent it. Gives the side to which the request
+    /// may be sent once more, in the other way: it was not executed, and the server is not what it was.
+    pub(super) async fn modern_refused(self: &Arc<Self>, route: &Arc<Route>, error: &Error) -> Option<Side> {
+        let is_suspect = match error {
+            Error::Status(status) => probe::looks_legacy(status.as_u16(), None),
+            Error::Refused { status, error } => probe::looks_legacy(status.as_u16(), Some(error)),
+            Error::Connect(_) | Error::Lost(_) | Error::Protocol(_) | Error::TooLarge(_) | Error::SessionGone => false,
+        };
+        if !is_suspect || !route.eras.state().verdicts.may_doubt(Instant::now()) {
+            return None;
+        }
+        tracing::debug!(route = %route.name, %error, "a modern request was refused in a way of the legacy era; asking again");
+        match self.found(route).await {
+            Found::Legacy => Some(Side::Legacy),
+            Found::Modern(_) => {
+                route.eras.state().verdicts.doubted(Instant::now());
+                None
+            }
+            Found::Disjoint | Found::Nothing(_) => None,
+        }
+    }
+
+    /// To be told of each handshake that the server refused. Gives the side to which the client's requests go in
+    /// translation, where the server turns out to be modern.
+    pub(super) async fn legacy_refused(self: &Arc<Self>, route: &Arc<Route>, error: &Error) -> Option<Side> {
+        // A modern server that knows no handshake may refuse it with any error: it is an unknown method without claims.
+        let is_refusal = matches!(error, Error::Refused { .. } | Error::Status(_) | Error::Protocol(_));
+        // Credentials and rates are no question of eras.
+        let is_about_access =
+            matches!(error, Error::Status(status) if probe::of_status(status.as_u16()) == Finding::Inconclusive);
+        if !is_refusal || is_about_access || !route.eras.state().verdicts.may_be_modern() {
+            return None;
+        }
+        match self.found(route).await {
+            Found::Modern(_) => {
+                route.eras.state().verdicts.handshake_refused(Instant::now());
+                Some(Side::Modern(route.upstream.stateless()))
+            }
+            Found::Legacy | Found::Disjoint | Found::Nothing(_) => None,
+        }
+    }
+
+    /// To be told when a modern request was answered with a result that lacks `resultType`: a server of the legacy era has
+    /// executed it. The result stands, the request is never sent again, and the next one is preceded by asking.
+    pub(super) fn looked_legacy(&self, route: &Route) {
+        let mut state = route.eras.state();
+        if state.verdicts.may_doubt(Instant::now()) {
+            tracing::warn!(route = %route.name, "a result of the server lacks `resultType`: its era will be asked for again");
+            state.verdicts.forget_modern();
+            state.verdicts.doubted(Instant::now());
+        }
+    }
+
+    /// Asks, and gives the side.
+    async fn asked(self: &Arc<Self>, route: &Arc<Route>) -> Result<Side, Kind> {
+        match self.found(route).await {
+            Found::Modern(_) => Ok(Side::Modern(route.upstream.stateless())),
+            Found::Legacy => Ok(Side::Legacy),
+            Found::Disjoint => Err(disjoint(route)),
+            Found::Nothing(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Asks, and waits for what comes of it.
+    async fn found(self: &Arc<Self>, route: &Arc<Route>) -> Found {
+        let mut asking = self.ask(route);
+        // The job ends without an answer only when the process does.
+        asking
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|found| found.clone())
+            .unwrap_or(Found::Nothing(Fault::Shutdown))
+    }
+
+    /// Asks the server, unless that is being done. In a job: a client that goes away takes the answer from nobody.
+    fn ask(self: &Arc<Self>, route: &Arc<Route>) -> watch::Receiver<Option<Found>> {
+        let mut state = route.eras.state();
+        if let Some(asking) = &state.asking {
+            return asking.clone();
+        }
+        let (answer, asking) = watch::channel(None);
+        state.asking = Some(asking.clone());
+        drop(state);
+        let (gateway, route) = (Arc::clone(self), Arc::clone(route));
+        self.jobs.spawn("probe", async move {
+            let over = Over(&route);
+            let found = gateway.jobs.stopping().run_until_cancelled(question(&*route.upstream)).await;
+            let found = found.unwrap_or(Found::Nothing(Fault::Shutdown));
+            tracing::debug!(route = %route.name, ?found, "the server was asked for its era");
+            let now = Instant::now();
+            {
+                let mut state = route.eras.state();
+                match &found {
+                    Found::Modern(discovered) => state.verdicts.is_modern(Arc::clone(discovered), now),
+                    Found::Legacy => state.verdicts.is_legacy(now),
+                    Found::Disjoint => state.verdicts.is_disjoint(now),
+                    // Never remembered.
+                    Found::Nothing(_) => {}
+                }
+            }
+            drop(over);
+            answer.send_replace(Some(found));
+        });
+        asking
+    }
+}
+
+/// Lets the next one ask again, however the asking ends.
+struct Over<'a>(&'a Route);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.eras.state().asking = None;
+    }
+}
+
+/// Asks; a server that names another version is asked once more with that. Never with a call: a server that is not strict
+/// may execute one.
+async fn question(upstream: &dyn Upstream) -> Found {
+    let claim = Claim { capabilities: "{}", client_info: GATEWAY_INFO, log_level: None, progress_token: None };
+    let params = with_claim("{}", &claim);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let answer = upstream.discover(&params).await;
+        let finding = finding_of(&answer);
+        let result = answer.ok().map(|opened| opened.result);
+        return match finding {
+            Ok(Finding::Modern(_)) => Found::Modern(Arc::new(Discovered::new(result, Instant::now()))),
+            Ok(Finding::Again(_)) if tries < 2 => continue,
+            Ok(Finding::Again(_) | Finding::ModernFault) => {
+                tracing::error!(
+                    "a modern server refuses `server/discover`: its answers can't be trusted, or ours is wrong"
+                );
+                Found::Modern(Arc::new(Discovered::new(None, Instant::now())))
+            }
+            Ok(Finding::Legacy) => Found::Legacy,
+            Ok(Finding::Disjoint) => Found::Disjoint,
+            Ok(Finding::Inconclusive) => Found::Nothing(Fault::UpstreamProtocol),
+            Err(fault) => Found::Nothing(fault),
+        };
+    }
+}
+
+/// What an answer, or its absence, says.
+fn finding_of(answer: &Result<crate::upstream::Opened, Error>) -> Result<Finding, Fault> {
+    match answer {
+        Ok(opened) => Ok(probe::of_result(&opened.result)),
+        Err(Error::Refused { status, error }) => Ok(probe::of_error(status.as_u16(), error)),
+        Err(Error::Status(status)) => Ok(probe::of_status(status.as_u16())),
+        Err(Error::Protocol(_)) => Ok(Finding::Legacy),
+        Err(error @ (Error::Connect(_) | Error::Lost(_) | Error::TooLarge(_) | Error::SessionGone)) => {
+            tracing::warn!(error = %Chain(error), "the server can't be asked for its era; `era` in the configuration would tell");
+            // Nothing has run, whatever became of the question.
+            Err(Fault::UpstreamUnreachable)
+        }
+    }
+}
+
+fn disjoint(route: &Route) -> Kind {
+    tracing::error!(route = %route.name, "the server speaks only versions of the stateless era that are not spoken here");
+    Fault::UpstreamProtocol.into()
+}

@@ -1,0 +1,415 @@
+//! What only calls with modern upstreams need: claims and headers, and rounds. Such a server asks in its result, and is
+//! called once more with the answers (2026-07-28 patterns, "Multi Round-Trip Requests").
+//!
+//! A legacy server that wants a URL visited first asks in an error; its questions take the same way.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode};
+
+use crate::gateway::rejection::Fault;
+use crate::gateway::session::Session;
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome, code, raw_string, string_value};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
+use crate::mcp::input::{InputRequest, InputRequired, ResultType, may_ask};
+use crate::mcp::method::Method;
+use crate::mcp::mirror;
+use crate::mcp::project::{HopError, input_response, url_elicitations};
+use crate::task::Answer;
+use crate::upstream::{Kind as MessageKind, Outgoing};
+
+use crate::metrics::label::UpstreamOutcome;
+
+use super::legacy::{self, Resumption};
+use super::{End, Exchange, Happening, Source};
+
+/// The most rounds of one call.
+const MOST_ROUNDS: u32 = 10;
+/// How many in a row may ask nothing.
+const MOST_EMPTY_ROUNDS: u32 = 3;
+/// The shortest pause before a call is sent again that nothing was answered for; it doubles each time.
+const ROUND_PAUSE: Duration = Duration::from_millis(250);
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// Before the names of headers that repeat arguments.
+const PARAM: &str = "mcp-param-";
+
+/// The headers that repeat a call's arguments, as the server's current tools want them.
+pub(in crate::gateway) type Refreshing = Pin<Box<dyn Future<Output = HeaderMap> + Send>>;
+/// Asks anew which those are.
+pub(in crate::gateway) type Refresh = Box<dyn FnOnce() -> Refreshing + Send>;
+
+/// What it takes to send a call.
+pub(super) struct Draft {
+    pub(super) method: Box<str>,
+    pub(super) params: String,
+    pub(super) headers: HeaderMap,
+    pub(super) wants_progress: bool,
+    pub(super) log_level: Option<Box<str>>,
+    pub(super) refresh: Option<Refresh>,
+}
+
+impl Draft {
+    /// Drops the headers that only the other era knows.
+    pub(super) fn for_legacy(mut self) -> Self {
+        let is_modern = |name: &HeaderName| *name == METHOD || *name == NAME || name.as_str().starts_with(PARAM);
+        let names: Vec<HeaderName> = self.headers.keys().filter(|name| is_modern(name)).cloned().collect();
+        for name in names {
+            self.headers.remove(name);
+        }
+        self
+    }
+
+    /// Lets go of what only another sending would need.
+    pub(super) fn forget(&mut self) {
+        self.params = String::new();
+        self.headers = HeaderMap::new();
+    }
+
+    /// The message under an id, with what a round adds.
+    pub(super) fn message(&self, id: &Id, session: &Session, round: Option<&Again>) -> Outgoing {
+        let progress_token: Option<Box<str>> = self.wants_progress.then(|| id.as_json().into());
+        let mut headers = self.headers.clone();
+        let params = if session.terms.upstream.version.has_sessions() {
+            match &progress_token {
+                Some(token) => legacy::with_progress_token(&self.params, token),
+                None => self.params.clone(),
+            }
+        } else {
+            mirror_in(&mut headers, &self.method, &self.params);
+            let claim = Claim {
+                capabilities: &session.terms.client.to_json(),
+                client_info: GATEWAY_INFO,
+                log_level: self.log_level.as_deref(),
+                progress_token: progress_token.as_deref(),
+            };
+            match round {
+                Some(again) => with_claim(&again.added_to(&self.params), &claim),
+                None => with_claim(&self.params, &claim),
+            }
+        };
+        let kind = MessageKind::Request { id: id.clone(), progress_token };
+        Outgoing { kind, body: jsonrpc::request(id, &self.method, Some(&params)), headers }
+    }
+}
+
+/// `Mcp-Method` and `Mcp-Name` repeat what the body says (2026-07-28 transports, "Standard Request Headers").
+fn mirror_in(headers: &mut HeaderMap, method: &str, params: &str) {
+    let named_by = Method::parse(method).named_by();
+    let params = Object::parse(params).unwrap_or_default();
+    let name = named_by.and_then(|parameter| string_value(params.get(parameter)?));
+    for (header, value) in [(METHOD, Some(method.into())), (NAME, name)] {
+        match value.and_then(|value| HeaderValue::from_str(&mirror::encode(&value)).ok()) {
+            Some(value) => drop(headers.insert(header, value)),
+            None => drop(headers.remove(header)),
+        }
+    }
+}
+
+/// What a round adds to the call when it is sent again: of this round alone, and the state exactly as it came or not at
+/// all (2026-07-28 patterns, "Client Requirements").
+pub(super) struct Again {
+    /// `None` where nothing was asked.
+    responses: Option<String>,
+    state: Option<Box<str>>,
+}
+
+impl Again {
+    fn added_to(&self, params: &str) -> String {
+        let Ok(mut params) = Object::parse(params) else { return params.to_owned() };
+        params.remove("inputResponses").remove("requestState");
+        if let Some(responses) = &self.responses {
+            params.set("inputResponses", responses.as_str());
+        }
+        if let Some(state) = &self.state {
+            params.set("requestState", state.as_ref());
+        }
+        params.to_json()
+    }
+}
+
+/// How the rounds of a call go.
+#[derive(Default)]
+pub(super) struct Rounds {
+    /// Questions in results are the client's own affair.
+    pub(super) pass: bool,
+    count: u32,
+    empty_in_a_row: u32,
+    /// How often a URL was agreed to.
+    visits: u32,
+    now: Option<Round>,
+}
+
+/// Questions that were asked together and are answered together.
+struct Round {
+    slots: Vec<Slot>,
+    state: Option<Box<str>>,
+    /// They stood in the error of a legacy server, which takes no answers.
+    in_error: bool,
+}
+
+struct Slot {
+    id: Id,
+    request: InputRequest,
+    response: Option<String>,
+}
+
+impl Rounds {
+    pub(super) fn has(&self, id: &Id) -> bool {
+        self.now.as_ref().is_some_and(|round| round.slots.iter().any(|slot| slot.id == *id))
+    }
+}
+
+impl Exchange {
+    /// The upstream's response: the end, or a round.
+    pub(super) fn responded(&mut self, message: &Bytes) {
+        let end = End::Answered(message.clone());
+        let outcome = match Message::parse(message) {
+            Ok(Message::Response { outcome, .. }) => outcome,
+            _ => return self.end(End::Fault(Fault::UpstreamProtocol)),
+        };
+        match outcome {
+            Outcome::Error(error) => self.refused(error.get(), end),
+            Outcome::Result(_) if !self.is_modern() => self.end(end),
+            Outcome::Result(result) => match ResultType::of(result.get()) {
+                ResultType::Complete => self.end(end),
+                ResultType::InputRequired if !may_ask(&self.draft.method) => {
+                    self.broken("a question where none may be")
+                }
+                ResultType::InputRequired if self.rounds.pass => self.end(end),
+                ResultType::InputRequired => self.asked_in_result(result.get()),
+                ResultType::Task => self.broken("a task, though it was not told of any"),
+                ResultType::Unknown => self.broken("a result of an unknown type"),
+            },
+        }
+    }
+
+    /// The upstream answered with an error: the end as it stands, unless it is about the hop to the upstream.
+    pub(super) fn refused(&mut self, error: &str, end: End) {
+        if !self.is_modern() {
+            return match url_elicitations(error).filter(|urls| !urls.is_empty()) {
+                Some(urls) if self.may_visit() => self.asked_to_visit(urls),
+                _ => self.end(end),
+            };
+        }
+        match HopError::of(error) {
+            None => self.end(end),
+            // The server's tools have changed since they were listed (2026-07-28 transports, "Server Validation").
+            Some(HopError::HeaderMismatch) if self.draft.refresh.is_some() => {
+                if let Some(refresh) = self.draft.refresh.take() {
+                    self.source = Source::Refreshing(refresh());
+                }
+            }
+            Some(HopError::HeaderMismatch) => self.broken("that headers and body of the gateway's differ"),
+            Some(HopError::UnsupportedVersion) => self.broken("that it does not speak the version"),
+            Some(HopError::MissingCapability) => self.lacking(error, end),
+        }
+    }
+
+    /// The call needs a capability that was not declared.
+    fn lacking(&mut self, error: &str, end: End) {
+        let terms = &self.session.terms;
+        let needed = needed_capabilities(error);
+        let lacks = needed.and(terms.client) != needed;
+        if !lacks {
+            self.broken("that a capability is missing which was declared, or which no client may have");
+        } else if terms.version.has_sessions() {
+            self.end_unanswered("The server needs a capability that this client does not have", None);
+        } else {
+            self.end(end);
+        }
+    }
+
+    /// Headers that repeat arguments are there anew.
+    pub(super) fn refreshed(&mut self, fresh: HeaderMap) {
+        let headers = &mut self.draft.headers;
+        let old: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(PARAM)).cloned().collect();
+        for name in old {
+            headers.remove(name);
+        }
+        headers.extend(fresh);
+        let again = self.last.take();
+        self.send_again(again, Duration::ZERO);
+    }
+
+    /// Whether a legacy server's wish to have a URL visited can be put to the client: one of its own era knows how to
+    /// deal with the error.
+    pub(super) fn may_visit(&self) -> bool {
+        let terms = &self.session.terms;
+        !terms.version.has_sessions() && terms.client.url
+    }
+
+    fn asked_to_visit(&mut self, urls: Vec<String>) {
+        let request = |(number, params): (usize, String)| InputRequest {
+            key: number.to_string().into(),
+            method: "elicitation/create".into(),
+            params: Some(params.into()),
+        };
+        let requests = urls.into_iter().enumerate().map(request).collect();
+        self.begin_round(requests, None, true);
+    }
+
+    fn asked_in_result(&mut self, result: &str) {
+        let asked = match InputRequired::read(result) {
+            Ok(asked) => asked,
+            Err(unusable) => {
+                tracing::warn!(%unusable, route = %self.route.name, "the upstream asked badly");
+                return self.end(End::Fault(Fault::UpstreamProtocol));
+            }
+        };
+        // "Server Requirements": only what the request declares.
+        if asked.refused(self.session.terms.client).is_some() {
+            return self.broken("a question that the client can't be asked");
+        }
+        self.begin_round(asked.requests, asked.state, false);
+    }
+
+    fn begin_round(&mut self, requests: Vec<InputRequest>, state: Option<Box<str>>, in_error: bool) {
+        let rounds = &mut self.rounds;
+        rounds.count += 1;
+        let is_empty = requests.is_empty();
+        rounds.empty_in_a_row = if is_empty { rounds.empty_in_a_row + 1 } else { 0 };
+        if rounds.count > MOST_ROUNDS || rounds.empty_in_a_row > MOST_EMPTY_ROUNDS {
+            return self.broken("more rounds than a call may take");
+        }
+        self.source = Source::Over;
+        self.is_out = false;
+        if is_empty {
+            let pause = ROUND_PAUSE * 2_u32.saturating_pow(rounds.empty_in_a_row - 1);
+            return self.send_again(Some(Again { responses: None, state }), pause);
+        }
+        let number = rounds.count;
+        let slots: Vec<Slot> = requests
+            .into_iter()
+            .map(|request| Slot { id: Id::string(&format!("r{number}.{}", request.key)), request, response: None })
+            .collect();
+        self.ready.extend(slots.iter().map(|Slot { id, request, .. }| Happening::Asked {
+            id: id.clone(),
+            method: request.method.clone(),
+            params: request.params.clone(),
+        }));
+        rounds.now = Some(Round { slots, state, in_error });
+    }
+
+    /// An answer to a question of the round; the last one sends the call again.
+    pub(super) fn answer_in_round(&mut self, id: &Id, answer: &Answer) {
+        let slot = self.rounds.now.as_mut().and_then(|round| round.slots.iter_mut().find(|slot| slot.id == *id));
+        let Some(slot) = slot.filter(|slot| slot.response.is_none()) else { return };
+        let is_elicitation = &*slot.request.method == "elicitation/create";
+        slot.response = match answer {
+            Answer::Result(result) => input_response(result),
+            // The one kind of question whose answer can say no.
+            Answer::Error(_) if is_elicitation => Some(r#"{"action":"cancel"}"#.to_owned()),
+            Answer::Error(_) => None,
+        };
+        match (&slot.response, answer) {
+            (Some(_), _) => self.close_round(),
+            (None, Answer::Error(error)) => {
+                self.end_unanswered("The client refused what the server asked for", Some(error));
+            }
+            (None, Answer::Result(_)) => self.end_unanswered("The client gave an answer that is none", None),
+        }
+    }
+
+    /// Sends the call again once every question of the round is answered.
+    fn close_round(&mut self) {
+        let is_whole = |round: &mut Round| round.slots.iter().all(|slot| slot.response.is_some());
+        let Some(round) = self.rounds.now.take_if(is_whole) else { return };
+        let is_accepted = |slot: &Slot| {
+            let response = slot.response.as_deref().and_then(|response| Object::parse(response).ok());
+            response.is_some_and(|response| response.get("action") == Some("\"accept\""))
+        };
+        if round.in_error && !round.slots.iter().all(is_accepted) {
+            return self.end_unanswered("The user did not agree to open the URL that the server needs", None);
+        }
+        let visited = |slot: &&Slot| is_accepted(slot) && is_visit(&slot.request);
+        // To agree is not yet to have visited.
+        let pause = if round.slots.iter().any(|slot| visited(&slot)) {
+            self.rounds.visits += 1;
+            ROUND_PAUSE * 2_u32.saturating_pow(self.rounds.visits - 1)
+        } else {
+            Duration::ZERO
+        };
+        self.ready.extend(round.slots.iter().map(|slot| Happening::Settled(slot.id.clone())));
+        let responses = round.slots.iter().map(|slot| {
+            let response = slot.response.as_deref().unwrap_or("{}");
+            format!("{}:{response}", raw_string(&slot.request.key))
+        });
+        let responses = format!("{{{}}}", responses.collect::<Vec<_>>().join(","));
+        self.send_again(Some(Again { responses: Some(responses), state: round.state }), pause);
+    }
+
+    /// Sends the call once more, under an id that no request has had.
+    fn send_again(&mut self, again: Option<Again>, pause: Duration) {
+        self.route.metrics.upstream_request(UpstreamOutcome::Answered);
+        self.id = self.gateway.mint();
+        self.resumption = Resumption::default();
+        self.send(again, pause);
+    }
+
+    /// Sends the call.
+    pub(super) fn send(&mut self, again: Option<Again>, pause: Duration) {
+        self.is_out = true;
+        if let Some(held) = self.session.live().held.get_mut(&self.key) {
+            held.token = self.id.as_json().into();
+        }
+        let message = self.draft.message(&self.id, &self.session, again.as_ref());
+        self.last = again;
+        let (upstream, key) = (Arc::clone(&self.route.upstream), self.session.terms.upstream.clone());
+        self.source = Source::Sending(Box::pin(async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            upstream.send(&key, message).await
+        }));
+    }
+
+    /// Ends a call that can't go on without an answer: for a tool as its own failure, which models read (2025-11-25 and
+    /// 2026-07-28 tools, "Error Handling").
+    fn end_unanswered(&mut self, why: &str, error: Option<&str>) {
+        self.rounds.now = None;
+        let message = match (&*self.draft.method, error) {
+            ("tools/call", _) => {
+                let text = raw_string(why);
+                let result = format!(r#"{{"content":[{{"type":"text","text":{text}}}],"isError":true}}"#);
+                jsonrpc::response(&self.id, &result)
+            }
+            (_, Some(error)) => jsonrpc::raw_error_response(Some(&self.id), error),
+            (_, None) => jsonrpc::error_response(Some(&self.id), &ErrorObject::new(code::INTERNAL_ERROR, why)),
+        };
+        self.end(End::Answered(message));
+    }
+
+    /// Ends a call whose upstream did what no upstream may.
+    fn broken(&mut self, what: &str) {
+        tracing::warn!(route = %self.route.name, "the upstream broke the protocol: it answered {what}");
+        self.end(End::Fault(Fault::UpstreamProtocol));
+    }
+
+    /// The upstream refused with an HTTP error status.
+    pub(super) fn refused_with(&mut self, status: StatusCode, error: Box<str>) {
+        let text = error.clone();
+        self.refused(&text, End::Refused { status, error });
+    }
+}
+
+fn is_visit(request: &InputRequest) -> bool {
+    let params = Object::parse(request.params.as_deref().unwrap_or("{}")).unwrap_or_default();
+    params.get("mode") == Some("\"url\"")
+}
+
+/// What a -32021 says is needed, as far as clients can have it.
+fn needed_capabilities(error: &str) -> ClientCapabilities {
+    let needed = || -> Option<ClientCapabilities> {
+        let error = Object::parse(error).ok()?;
+        let data = Object::parse(error.get("data")?).ok()?;
+        ClientCapabilities::read(data.get("requiredCapabilities")?).ok()
+    };
+    needed().unwrap_or_default()
+}

@@ -1,0 +1,34 @@
+//! The `requestState` of a modern upstream on its way through a client: sealed, since the upstream sees one caller where
+//! there are many, and can't tell who brings it back (2026-07-28 patterns, "Multi Round-Trip Requests").
+//!
+//! Both sides are JSON text, quotes included, so that the upstream gets its own spelling back byte for byte.
+
+use crate::gateway::call::Call;
+use crate::jsonrpc::{raw_string, string_value};
+use crate::seal::{Purpose, Sealer};
+
+/// Whose state it is and where. None begins another: the principal's part is of one length, the route's ends in zero.
+#[derive(Debug, Clone)]
+pub(in crate::gateway) struct Binding(Vec<u8>);
+
+impl Binding {
+    /// That of a call's caller on its route.
+    pub(in crate::gateway) fn of(call: &Call) -> Self {
+        let mut bound = call.principal.digest().to_vec();
+        bound.extend_from_slice(call.route.name.as_bytes());
+        bound.push(0);
+        Self(bound)
+    }
+
+    /// An upstream's state as this caller gets it.
+    pub(in crate::gateway) fn wrap(&self, sealer: &Sealer, state: &str) -> String {
+        raw_string(&sealer.seal(Purpose::State, &[&*self.0, state.as_bytes()].concat()))
+    }
+
+    /// The upstream's state out of what a client sent; `None` when this caller never got it on this route.
+    pub(in crate::gateway) fn unwrap(&self, sealer: &Sealer, state: &str) -> Option<String> {
+        let plain = sealer.open(Purpose::State, &string_value(state)?)?;
+        let state = plain.strip_prefix(&*self.0)?;
+        String::from_utf8(state.to_vec()).ok()
+    }
+}

@@ -1,0 +1,237 @@
+//! Requests of the modern era: each stands for itself, and a client that goes away has cancelled (2026-07-28 basic,
+//! "Stateless"; transports, "Cancellation").
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::jsonrpc::{Object, Outcome, code, raw_string};
+use crate::mcp::RELATED_TASK;
+use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
+use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
+use crate::mcp::input::{ResultType, is_typed};
+use crate::mcp::method::Method;
+use crate::mcp::project::{self, HopError};
+use crate::mcp::version::ProtocolVersion;
+use crate::upstream::SessionKey;
+
+use super::call::{Answer, Call};
+use super::eras::Side;
+use super::forward::Manner;
+use super::front::state::Binding;
+use super::policy::Support;
+use super::rejection::{Fault, Kind};
+use super::relay::{Rewrite, Rewritten};
+use super::session::{Session, Terms};
+use super::tools::{called_tool, only_permitted};
+use super::{Gateway, Request, Route, ladder};
+
+impl Gateway {
+    /// The table of the modern era.
+    pub(super) async fn modern_request(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+    ) -> Result<Answer, Kind> {
+        let envelope = ladder::climb(call, request)?;
+        match request.method {
+            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Err(Kind::NoMethod),
+            Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
+            Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
+            _ => match self.side_of(&call.route).await? {
+                Side::Modern(upstream) => {
+                    let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
+                    self.modern_forward(call, request, &envelope, upstream, manner).await
+                }
+                Side::Legacy => Err(Kind::NoMethod),
+            },
+        }
+    }
+
+    /// Calls a tool: what the route says of it is settled before the upstream hears of it.
+    async fn modern_tools_call(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+    ) -> Result<Answer, Kind> {
+        let name = called_tool(&call.route, request)?;
+        let route = Arc::clone(&call.route);
+        let policy = route.tools.of(&name);
+        if policy.support == Support::Required && !envelope.has_tasks {
+            return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
+        }
+        match self.side_of(&call.route).await? {
+            Side::Modern(upstream) => {
+                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
+            }
+            Side::Legacy => Err(Kind::NoMethod),
+        }
+    }
+
+    /// Passes a request on to a server of the same era.
+    async fn modern_forward(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+        upstream: SessionKey,
+        manner: Manner,
+    ) -> Result<Answer, Kind> {
+        let session = self.conversation(call, upstream, envelope.client);
+        let binding = request.method.may_ask().then(|| Binding::of(call));
+        let state = binding.as_ref().map(|binding| self.brought_state(binding, request)).transpose()?.flatten();
+        let params = params_for_upstream(request, envelope, state);
+        let checks =
+            Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
+        let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
+        self.forward(call, session, request, manner).await.map_err(of_stateless)
+    }
+
+    /// The upstream's state that a client brings back, as the upstream gave it.
+    fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
+        let Some(state) = request.params.request_state else { return Ok(None) };
+        let state = binding.unwrap(&self.sealer, state.get());
+        state
+            .map(Some)
+            .ok_or(Kind::Params("`requestState` is not one that was given to this caller here, or it has expired"))
+    }
+
+    /// A conversation for one request of a modern client.
+    pub(super) fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
+        let terms = Terms {
+            route: Arc::clone(&call.route.name),
+            principal: call.principal.digest(),
+            version: ProtocolVersion::LATEST_MODERN,
+            upstream,
+            client,
+        };
+        self.sessions.unlisted(terms, None)
+    }
+}
+
+/// `params` as a server without tasks may see them; `None` where nothing has to change.
+fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>, state: Option<String>) -> Option<String> {
+    if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
+        return None;
+    }
+    let mut params = Object::parse(request.params.whole?.get()).ok()?;
+    params.remove("task");
+    if let Some(state) = state {
+        params.set("requestState", state);
+    }
+    let meta = params.get("_meta")?.to_owned();
+    let mut meta = Object::parse(&meta).ok()?;
+    meta.set(CLIENT_CAPABILITIES, for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN).ok()?);
+    meta.remove(RELATED_TASK);
+    Some(params.set("_meta", meta.to_json()).to_json())
+}
+
+/// What is changed in a server's answer to a method, beside what is checked in all.
+fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
+    let route = Arc::clone(route);
+    let change: fn(&str, &Route) -> Option<String> = match method {
+        Method::Discover => |result, _| discovered(result),
+        Method::ToolsList => |result, route| permitted_tools(result, route),
+        _ => return None,
+    };
+    Some(Arc::new(move |outcome| match outcome {
+        Outcome::Result(result) => change(result.get(), &route).map_or(Rewritten::Same, Rewritten::Result),
+        Outcome::Error(_) => Rewritten::Same,
+    }))
+}
+
+/// A server's `DiscoverResult` as the gateway's own: its versions, and its tasks where there are tools.
+pub(super) fn discovered(result: &str) -> Option<String> {
+    let mut result = Object::parse(result).ok()?;
+    let capabilities = for_modern_client(result.get("capabilities").unwrap_or("{}"), true).ok()?;
+    let versions = format!("[{}]", raw_string(ProtocolVersion::LATEST_MODERN.as_str()));
+    Some(result.set("supportedVersions", versions).set("capabilities", capabilities).to_json())
+}
+
+/// A page of tools without those that the route denies and those whose annotations are not valid; `None` when it can pass
+/// as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope").
+fn permitted_tools(result: &str, route: &Route) -> Option<String> {
+    let dropped =
+        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
+    let valid = project::without_invalid_tools(result, dropped);
+    let shown =
+        if route.tools.permits_all() { None } else { only_permitted(valid.as_deref().unwrap_or(result), &route.tools) };
+    let shown = shown.or(valid)?;
+    let mut shown = Object::parse(&shown).ok()?;
+    Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json())
+}
+
+/// What is looked at in every answer of a server of the same era.
+struct Checks {
+    gateway: Arc<Gateway>,
+    route: Arc<Route>,
+    /// Of methods that may answer with questions.
+    binding: Option<Binding>,
+    /// What is changed for this method alone.
+    inner: Option<Rewrite>,
+}
+
+impl Checks {
+    fn look(&self, outcome: &Outcome<'_>) -> Rewritten {
+        match outcome {
+            Outcome::Error(error) => match error_for_client(error.get()) {
+                Cow::Owned(error) => Rewritten::Error(error),
+                Cow::Borrowed(_) => Rewritten::Same,
+            },
+            Outcome::Result(result) => self
+                .look_at_result(result.get())
+                .unwrap_or_else(|| self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))),
+        }
+    }
+
+    /// `None` for a result that is complete. Most are, and are known to be without being read.
+    fn look_at_result(&self, result: &str) -> Option<Rewritten> {
+        let may_be = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
+        if !may_be(b"\"resultType\"") && !is_typed(result) {
+            // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
+            self.gateway.looked_legacy(&self.route);
+            let complete = project::result_for_modern("", result, None);
+            return Some(complete.map_or(Rewritten::Same, Rewritten::Result));
+        }
+        if !may_be(b"\"input_required\"") && !may_be(b"\"task\"") {
+            return None;
+        }
+        let broken = || Some(Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json()));
+        match (ResultType::of(result), &self.binding) {
+            (ResultType::Complete, _) => None,
+            (ResultType::InputRequired, Some(binding)) => {
+                let mut round = Object::parse(result).ok()?;
+                let state = round.get("requestState")?;
+                let wrapped = binding.wrap(&self.gateway.sealer, state);
+                Some(Rewritten::Result(round.set("requestState", wrapped).to_json()))
+            }
+            (ResultType::InputRequired, None) => broken(),
+            (ResultType::Task, _) => {
+                tracing::warn!("the upstream made a task, though no request declared the extension to it");
+                broken()
+            }
+            // What this one means nobody here knows, and the client may.
+            (ResultType::Unknown, _) => None,
+        }
+    }
+}
+
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack: it was passed on.
+fn error_for_client(error: &str) -> Cow<'_, str> {
+    match HopError::of(error) {
+        Some(HopError::MissingCapability) => Cow::Borrowed(error),
+        Some(HopError::HeaderMismatch | HopError::UnsupportedVersion) | None => project::error_for_modern(error),
+    }
+}
+
+/// A refusal of a stateless server, with the status that the error has in this era.
+pub(super) fn of_stateless(kind: Kind) -> Kind {
+    match kind {
+        Kind::Upstream { error, .. } if project::code_of(&error) == Some(code::METHOD_NOT_FOUND) => {
+            Kind::UpstreamNoMethod(error)
+        }
+        Kind::Upstream { status, error } => Kind::Upstream { status, error: error_for_client(&error).into() },
+        other => other,
+    }
+}

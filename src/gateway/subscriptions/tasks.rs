@@ -1,0 +1,105 @@
+//! The tasks that a stream tells of: each once at the beginning, and then after each change that a client can see.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+
+use crate::task::dialect::extension;
+use crate::task::store::{StoreError, Watch};
+use crate::task::{Ledger, Owner, TaskId};
+
+/// Tasks, and what was told of them.
+pub(super) struct Watched {
+    owner: Owner,
+    tasks: Vec<(TaskId, Option<u64>)>,
+    /// Waits for a change of one task each.
+    changes: FuturesUnordered<Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>>,
+    /// Tasks that may have changed.
+    due: VecDeque<TaskId>,
+    hasher: RandomState,
+}
+
+impl Watched {
+    /// Watches those of the tasks that are there and this owner's. All others are left out in silence: somebody else's task
+    /// does not exist.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(super) async fn begin(
+        ledger: &Ledger,
+        owner: Owner,
+        named: Option<&BTreeSet<Box<str>>>,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(named) = named else { return Ok(None) };
+        let mut watched = Self {
+            owner,
+            tasks: Vec::new(),
+            changes: FuturesUnordered::new(),
+            due: VecDeque::new(),
+            hasher: RandomState::new(),
+        };
+        for id in named.iter().filter_map(|id| TaskId::parse(id)) {
+            // Watched before it is read: what changes in between is told.
+            if let Some(watch) = ledger.watch(&watched.owner, id).await? {
+                watched.tasks.push((id, None));
+                watched.due.push_back(id);
+                watched.changes.push(Box::pin(changed(id, watch)));
+            }
+        }
+        Ok(Some(watched))
+    }
+
+    /// The tasks that are told of.
+    pub(super) fn named(&self) -> BTreeSet<Box<str>> {
+        self.tasks.iter().map(|(id, _)| id.to_string().into()).collect()
+    }
+
+    /// The next task that is not as it was told, as `params` of a notification without a stream's id. Never, when no task
+    /// can change any more. Cancel-safe.
+    pub(super) async fn next(&mut self, ledger: &Ledger) -> String {
+        loop {
+            while let Some(id) = self.due.front().copied() {
+                let shown = shown(&self.owner, ledger, id).await;
+                // Only now, so that a wait which is given up loses nothing.
+                self.due.pop_front();
+                if let Some(shown) = shown.filter(|shown| self.is_news(id, shown)) {
+                    return shown;
+                }
+            }
+            match self.changes.next().await {
+                Some((id, watch, may_change)) => {
+                    if !self.due.contains(&id) {
+                        self.due.push_back(id);
+                    }
+                    if may_change {
+                        self.changes.push(Box::pin(changed(id, watch)));
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Whether that was not told before; it counts as told from now on.
+    fn is_news(&mut self, id: TaskId, shown: &str) -> bool {
+        let digest = self.hasher.hash_one(shown);
+        let told = self.tasks.iter_mut().find(|(task, _)| *task == id).map(|(_, told)| told.replace(digest));
+        told != Some(Some(digest))
+    }
+}
+
+async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
+    let may_change = watch.changed().await;
+    (id, watch, may_change)
+}
+
+/// The task as a read at this moment shows it.
+async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<String> {
+    let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
+    let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
+    let outcome = if task.state.is_ended() { ledger.outcome(owner, id).await.inspect_err(failed).ok()? } else { None };
+    Some(extension::detailed(&task, outcome.as_ref()))
+}
