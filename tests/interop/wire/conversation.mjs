@@ -55,6 +55,13 @@ export const inEra = ({ exchanges, entries }, era) => ({
   entries: entries.filter((entry) => entry.era === era),
 })
 
+/** Tells whether a request says nothing but what a client said, apart from the envelope that each hop has of its own. */
+export function passedOnFrom({ entries }) {
+  const content = ({ message: { method, params: { _meta, ...params } = {} } }) => JSON.stringify([method, params])
+  const said = new Set(entries.filter(({ from, kindOf, era }) => from === 'client' && kindOf === 'request' && era === 'modern').map(content))
+  return (entry) => entry.kindOf === 'request' && said.has(content(entry))
+}
+
 /** A process behind stdio speaks one era, which its client's requests tell. */
 function processEras(lines) {
   const eras = new Map()

@@ -7,7 +7,7 @@
 // SDK is let pass.
 
 import { parseArgs } from 'node:util'
-import { inEra, readConversation } from './conversation.mjs'
+import { inEra, passedOnFrom, readConversation } from './conversation.mjs'
 import { sawClose, towardsModernClients, towardsModernServers } from './modern_rules.mjs'
 import { refusalFaults, sameCalls, sawCancel, towardsClients, towardsServers } from './rules.mjs'
 import { validate } from './validate.mjs'
@@ -30,19 +30,19 @@ function print(check, breaches) {
   console.log(JSON.stringify(line))
 }
 
-function printValidation(check, conversation, party) {
-  const { messages, faults: all } = validate(conversation, party)
+function printValidation(check, conversation, party, passedOn) {
+  const { messages, faults: all } = validate(conversation, party, passedOn)
   const faults = values.foreign ? all.filter((fault) => !fault.startsWith(SDK_FAULT)) : all
   // No message at all would be a recorder that nobody talked to.
   print(`${check}: each of ${messages} messages is valid`, messages === 0 ? ['nothing was recorded'] : faults)
 }
 
 /** The rules of each era, over what was said in it. */
-function printRules(check, conversation, { legacy, modern }) {
+function printRules(check, conversation, { legacy, modern }, passedOn) {
   for (const [era, rules] of Object.entries({ legacy, modern })) {
     const part = inEra(conversation, era)
     if (part.entries.length === 0) continue
-    for (const [name, rule] of Object.entries(rules)) print(`${check}, ${era}: ${name}`, rule(part, conversation.entries))
+    for (const [name, rule] of Object.entries(rules)) print(`${check}, ${era}: ${name}`, rule(part, conversation.entries, passedOn))
   }
 }
 
@@ -52,8 +52,9 @@ if (!values.foreign) printRules('to clients', clients, { legacy: towardsClients,
 
 if (values.server) {
   const server = readConversation(values.server)
-  printValidation('to the server', server, 'client')
-  printRules('to the server', server, { legacy: towardsServers, modern: towardsModernServers })
+  const passedOn = passedOnFrom(clients)
+  printValidation('to the server', server, 'client', passedOn)
+  printRules('to the server', server, { legacy: towardsServers, modern: towardsModernServers }, passedOn)
   print('to the server: each tool call was sent once', sameCalls(clients, server, values.refused))
   if (values.refused) print('to the server: nothing that had to be refused', refusalFaults(clients, server, values.refused))
   for (const label of values.cancelled) {

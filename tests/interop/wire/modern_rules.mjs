@@ -26,7 +26,7 @@ const short = (value) => JSON.stringify(value).slice(0, 240)
 const capabilities = ({ message }) => message.params?._meta?.[`${META}clientCapabilities`]
 export const declaresTasks = (entry) => capabilities(entry)?.extensions?.[EXTENSION] !== undefined
 const requests = (entries) => entries.filter(({ from, kindOf }) => from === 'client' && kindOf === 'request')
-const fromServer = (entries) => entries.filter(({ from }) => from === 'server')
+const fromServer = (entries) => entries.filter(({ from, message }) => from === 'server' && message !== undefined)
 const results = (entries, ...methods) => fromServer(entries)
   .filter(({ message, asked }) => message?.result !== undefined && methods.includes(asked?.message.method))
 const errorOf = ({ answers }) => answers?.[0]?.message.error
@@ -300,15 +300,11 @@ function subscribed(filter, { method, params }) {
   return method === 'notifications/tasks' && filter.taskIds?.includes(params.taskId)
 }
 
-/** What a client, here the gateway, owes a server that knows nothing of tasks. */
+/** What a client, here the gateway, owes a server that knows nothing of tasks; what it only passed on is its client's. */
 export const towardsModernServers = {
   'no word of tasks': ({ entries }) => requests(entries)
     .filter((entry) => entry.message.method.startsWith('tasks/') || entry.message.params?.task !== undefined
       || declaresTasks(entry) || capabilities(entry)?.tasks !== undefined || entry.message.params?.notifications?.taskIds !== undefined)
-    .map(said),
-
-  'every request has its envelope': ({ entries }) => requests(entries)
-    .filter((entry) => capabilities(entry) === undefined || entry.message.params._meta[`${META}clientInfo`] === undefined)
     .map(said),
 
   'headers say what the body says': ({ entries }) => requests(entries)
@@ -323,14 +319,14 @@ export const towardsModernServers = {
 
   'no session is named': ({ exchanges }) => exchanges.filter(({ request }) => request?.session !== undefined).map(({ request }) => short(request)),
 
-  'a state comes back as it was given, for the same call': ({ entries }) => requests(entries)
-    .filter(({ message }) => message.params?.requestState !== undefined)
+  'a state comes back as it was given, for the same call': ({ entries }, all, passedOn = () => false) => requests(entries)
+    .filter((entry) => entry.message.params?.requestState !== undefined && !passedOn(entry))
     .filter(({ message }) => !entries.some(({ from, message: given, asked }) => from === 'server'
       && given?.result?.requestState === message.params.requestState && sameCall(asked?.message, message)))
     .map(said),
 
-  'answers are for what was asked': ({ entries }) => requests(entries)
-    .filter(({ message }) => message.params?.inputResponses !== undefined)
+  'answers are for what was asked': ({ entries }, all, passedOn = () => false) => requests(entries)
+    .filter((entry) => entry.message.params?.inputResponses !== undefined && !passedOn(entry))
     .filter(({ message }) => !entries.some(({ from, message: given, asked }) => from === 'server'
       && sameCall(asked?.message, message)
       && Object.keys(message.params.inputResponses).every((key) => given?.result?.inputRequests?.[key] !== undefined)))

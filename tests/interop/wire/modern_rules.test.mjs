@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { connect, inEra } from './conversation.mjs'
+import { connect, inEra, passedOnFrom } from './conversation.mjs'
 import { EXTENSION, sawClose, towardsModernClients, towardsModernServers } from './modern_rules.mjs'
 import { sameCalls } from './rules.mjs'
 import { validate } from './validate.mjs'
@@ -202,7 +202,6 @@ const asked = { sent: ask(1, 'tools/call', { name: 'x' }, plain), got: [answer(1
 const again = (more) => ({ sent: ask(2, 'tools/call', { name: 'x', inputResponses: { k: { action: 'cancel' } }, requestState: 's', ...more }, plain), got: [answer(2, { content: [] })] })
 const impolite = {
   'no word of tasks': [handle()],
-  'every request has its envelope': [{ sent: { jsonrpc: '2.0', id: 1, method: 'tools/list', params: { _meta: without(envelope(plain), `${META}clientInfo`) } }, got: [] }],
   'headers say what the body says': [{ ...asked, headers: { 'mcp-method': 'tools/call' } }],
   'posts accept JSON and event streams': [{ ...asked, more: { accept: 'application/json' } }],
   'no session is named': [{ ...asked, more: { session: 's' } }],
@@ -215,6 +214,12 @@ for (const [name, exchanges] of Object.entries(impolite)) {
   test(`the rule finds a breach: ${name}`, () => assert.ok(breaches(exchanges, towardsModernServers).includes(name)))
 }
 
+test('what a client said itself is not held against the gateway', () => {
+  const odd = { sent: ask(1, 'unknown/method', { x: 1 }, plain), status: 404, got: [refusal(1, -32601)] }
+  const found = (clients) => validate(converse([odd]), 'client', passedOnFrom(converse(clients))).faults.length
+  assert.equal(found([{ ...odd, sent: ask(7, 'unknown/method', { x: 1 }) }]), 0)
+  assert.equal(found([{ ...odd, sent: ask(7, 'unknown/method', { x: 2 }) }]), 1)
+})
 test('a further round is no further call', () => {
   const found = (clients, server) => sameCalls(converse(clients), converse(server)).length
   assert.equal(found([asked], [asked, again()]), 0)

@@ -187,13 +187,13 @@ function faultOfEntry(entry) {
   return definition ? faultOf(era, definition, message) : `method ${method} is not of this revision`
 }
 
-/** The number of messages that `party` sent, and what is wrong with them. */
-export function validate({ entries }, party) {
+/** The number of messages that `party` sent, and what is wrong with them, but for what it only passed on. */
+export function validate({ entries }, party, passedOn = () => false) {
   const sent = entries.filter((entry) => entry.from === party)
   const faults = []
   for (const entry of sent) {
     const fault = faultOfEntry(entry)
-    if (fault) faults.push(`${fault}; in ${JSON.stringify(entry.message ?? entry.unreadable).slice(0, 300)}`)
+    if (fault && !passedOn(entry)) faults.push(`${fault}; in ${JSON.stringify(entry.message ?? entry.unreadable).slice(0, 300)}`)
   }
   return { messages: sent.length, faults }
 }
