@@ -17,11 +17,18 @@ export function mirrors({ method, params = {} }) {
   }
 }
 
+/** Headers of which the last one given counts, however their names are written. */
+function merged(...all) {
+  const headers = new Headers()
+  for (const one of all) for (const [name, value] of Object.entries(one)) headers.set(name, value)
+  return headers
+}
+
 /** Posts one request; resolves with its status and every message that came back, the answer last. */
 export async function post(url, request, { headers = {}, signal } = {}) {
   const response = await fetch(url, {
     method: 'POST',
-    headers: { 'content-type': 'application/json', accept: 'application/json, text/event-stream', ...mirrors(request), ...headers },
+    headers: merged({ 'content-type': 'application/json', accept: 'application/json, text/event-stream' }, mirrors(request), headers),
     body: JSON.stringify(request),
     signal,
   })

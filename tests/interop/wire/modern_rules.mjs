@@ -338,8 +338,8 @@ const sameCall = (one, other) => one?.method === other.method && one.params.name
 
 /** Whether the server saw the cancel of the tool call whose arguments carry this label: its stream was closed. */
 export function sawClose({ entries }, label) {
-  const call = requests(entries).find(({ message }) => message.method === 'tools/call' && message.params.arguments?.label === label)
-  return call !== undefined && wasLeft(call)
+  return requests(entries).some((entry) =>
+    entry.message.method === 'tools/call' && entry.message.params?.arguments?.label === label && wasLeft(entry))
 }
 
 const bare = ({ _meta, resultType, ...task }) => task

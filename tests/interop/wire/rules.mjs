@@ -195,9 +195,11 @@ export const towardsServers = {
 /** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
 export function sawCancel({ entries }, label) {
   // In the stateless protocol it is told so over stdio alone: over HTTP the stream ends.
-  const call = entries.find(({ from, message, era, exchange }) =>
-    (era === 'legacy' || !exchange) && from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
-  return call !== undefined && wasCancelled(entries, call.message, call)
+  return entries.some((entry) => {
+    const { from, message, era, exchange } = entry
+    return (era === 'legacy' || !exchange) && from === 'client' && message?.method === 'tools/call'
+      && message.params?.arguments?.label === label && wasCancelled(entries, message, entry)
+  })
 }
 
 const labelledCalls = ({ entries }, label) => entries.filter(({ from, message }) =>
