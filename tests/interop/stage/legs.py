@@ -68,6 +68,8 @@ class Leg:
     @property
     def direct_options(self) -> tuple[str, ...]:
         """The clients compare with a server of the same version that has none of the other habits."""
+        if "--era" in self.options:
+            return "--era", "both"
         return self.options[:2] if "--version" in self.options else ()
 
     @property
@@ -109,6 +111,9 @@ LEGS = [
     Leg("TypeScript server of 2026-07-28, clients of both eras", "ts", LEGACY + MODERN, behind="modern"),
     Leg("TypeScript server of both revisions, modern clients with keys", "ts", MODERN, keys=True),
     Leg("Python server of both revisions, clients of both eras", "py", LEGACY + MODERN),
+    Leg("demo server of 2026-07-28 over HTTP, clients of both eras", "demo", LEGACY + MODERN, options=("--era", "modern")),
+    Leg("demo server of 2026-07-28 over stdio, clients of both eras", "demo", LEGACY + MODERN, stdio=True,
+        options=("--era", "modern")),
     Leg("FastMCP 4 server, clients of both eras", "fastmcp-4", LEGACY + MODERN, without="questions"),
 ]
 
