@@ -77,7 +77,9 @@ async fn the_questions_of_a_round_are_asked_at_once_and_answered_in_any_order() 
     let mut answer = client.request("tools/call", json!({"name": "a"})).await;
     let mut asked = questions(&mut answer, 3).await;
     asked.sort_by_key(|question| question["method"].as_str().map(str::to_owned));
-    client.answer(&asked[2], json!({"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"})).await;
+    client
+        .answer(&asked[2], json!({"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"}))
+        .await;
     client.answer(&asked[1], json!({"roots": [{"uri": "file:///x"}]})).await;
     assert_eq!(upstream.count("tools/call"), 1);
     client.answer(&asked[0], json!({"action": "decline"})).await;
