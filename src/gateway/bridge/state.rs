@@ -12,6 +12,7 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::level::Level;
 
+use super::listening::Listening;
 use super::replay::{self, Replay};
 
 /// Streams of one session that are kept for clients to come back to, those of running calls among them.
@@ -21,7 +22,10 @@ const MAX_REPLAY_BYTES: usize = 4 * replay::KEPT_BYTES;
 
 /// What is kept for one session.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct State(Mutex<Kept>);
+pub(in crate::gateway) struct State {
+    kept: Mutex<Kept>,
+    pub(super) listening: Listening,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -100,7 +104,7 @@ impl Offer {
 
 impl State {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes what `initialize` brought out.
@@ -111,7 +115,7 @@ impl State {
     }
 
     /// What the client declared. A token from before a restart says only what can be asked.
-    pub(super) fn client(&self, of_token: ClientCapabilities) -> Arc<Declared> {
+    pub(in crate::gateway) fn client(&self, of_token: ClientCapabilities) -> Arc<Declared> {
         Arc::clone(self.kept().client.get_or_insert_with(|| Arc::new(Declared::of_token(of_token))))
     }
 
@@ -125,7 +129,7 @@ impl State {
     }
 
     /// From which level on the client wants log messages.
-    pub(super) fn level(&self) -> Option<Level> {
+    pub(in crate::gateway) fn level(&self) -> Option<Level> {
         self.kept().level
     }
 
