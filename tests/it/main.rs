@@ -31,6 +31,7 @@ mod patience;
 mod progress;
 mod questions;
 mod restart;
+mod rounds;
 mod routing;
 mod servers;
 mod sessions;
