@@ -62,6 +62,7 @@ use crate::upstream::Upstream;
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
 use forward::Manner;
+use front::Parking;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
@@ -163,6 +164,7 @@ pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
     pool: Pool,
+    parking: Parking,
     deliveries: Arc<Deliveries>,
     subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
@@ -203,6 +205,7 @@ impl Gateway {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
             pool: Pool::default(),
+            parking: Parking::default(),
             deliveries,
             subscriptions: Subscriptions::default(),
             sealer,

@@ -3,6 +3,7 @@
 
 mod call;
 mod handshake;
+mod listening;
 mod outlet;
 mod project;
 mod questions;
@@ -61,6 +62,8 @@ impl Gateway {
         match request.method {
             Method::Ping => Ok(Answer::json(jsonrpc::response(&request.id, "{}"))),
             Method::SetLevel => self.set_level(call, &session, request).await,
+            Method::ResourcesSubscribe => self.bridged_subscribe(call, &session, request).await,
+            Method::ResourcesUnsubscribe => self.bridged_unsubscribe(call, &session, request).await,
             _ => self.bridged_call(call, session, request, manner).await,
         }
     }
@@ -93,7 +96,7 @@ impl Gateway {
         let plain = Plain { id: request.id.clone(), upstream_id: request.id.clone(), flag: Arc::clone(&flag) };
         session.live().plain.push(plain);
         let registration = Registration::Call(Arc::clone(&session), Arc::clone(&flag), self.calls.token());
-        let sent = Sent::new(request, std::mem::take(&mut call.headers), call.accept.events);
+        let sent = Sent::new(request, std::mem::take(&mut call.headers));
         let policy = match (request.method, &sent.tool) {
             (Method::ToolsCall, Some(tool)) => call.route.tools.of(tool),
             _ => &call.route.tools.otherwise,

@@ -53,7 +53,7 @@ pub(super) struct Draft {
     pub(super) params: String,
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
-    /// How to come by other headers that repeat arguments.
+    /// How to come by other headers that repeat arguments; filled in when it is sent.
     pub(super) refresh: Option<Refresh>,
     pub(super) exclusive: bool,
 }
@@ -141,6 +141,7 @@ impl HeldCall {
                 places = take_places(&self.route, &self.session, &self.record.task, draft.exclusive) => places,
                 () = self.record.ended(&mut watch) => return End::Over,
             };
+            let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
             self.exchange = Some(self.send(draft, places));
         } else if self.queued.take().is_some() {
             // It is over the tenant's number of places then: nothing can take a running call back into the queue.
@@ -172,6 +173,14 @@ impl HeldCall {
         exchange.becomes(task.id, &task.owner);
         exchange
     }
+}
+
+/// The call with what its tool wants to have repeated in headers, where its server looks at them.
+async fn with_mirrored(mut draft: Draft, gateway: &Arc<Gateway>, route: &Arc<Route>, session: &Session) -> Draft {
+    if !session.terms.upstream.version.has_sessions() {
+        draft.refresh = gateway.mirror_arguments(route, &draft.params, &mut draft.headers).await;
+    }
+    draft
 }
 
 async fn take_places(route: &Route, session: &Session, task: &Task, exclusive: bool) -> Box<dyn Send> {

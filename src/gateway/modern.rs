@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
@@ -17,7 +19,7 @@ use crate::upstream::SessionKey;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::forward::Manner;
-use super::front::state::Binding;
+use super::front::{may_be_task, state::Binding};
 use super::policy::Support;
 use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
@@ -44,7 +46,7 @@ impl Gateway {
                     let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
                     self.modern_forward(call, request, &envelope, upstream, manner).await
                 }
-                Side::Legacy => Err(Kind::NoMethod),
+                Side::Legacy => self.fronted(call, request, &envelope, Side::Legacy).await,
             },
         }
     }
@@ -63,9 +65,26 @@ impl Gateway {
             return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
         }
         match self.side_of(&call.route).await? {
+            side if side == Side::Legacy || may_be_task(policy, envelope) => {
+                self.fronted(call, request, envelope, side).await
+            }
             Side::Modern(upstream) => {
-                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
-                self.modern_forward(call, request, envelope, upstream, manner).await
+                let arguments = request.params.arguments.map(RawValue::get);
+                let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
+                checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
+                let schemas = Arc::clone(&route);
+                let rewrite: Rewrite = Arc::new(move |outcome| {
+                    if matches!(outcome, Outcome::Error(error) if is_header_mismatch(error.get())) {
+                        schemas.schemas.forget();
+                    }
+                    Rewritten::Same
+                });
+                let manner = Manner { deadline: Some(policy.deadline), rewrite: Some(rewrite), ..Manner::default() };
+                let answered = self.modern_forward(call, request, envelope, upstream, manner).await;
+                if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
+                    route.schemas.forget();
+                }
+                answered
             }
             Side::Legacy => Err(Kind::NoMethod),
         }
@@ -91,7 +110,7 @@ impl Gateway {
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
-    fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
+    pub(super) fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
         let Some(state) = request.params.request_state else { return Ok(None) };
         let state = binding.unwrap(&self.sealer, state.get());
         state
@@ -113,7 +132,11 @@ impl Gateway {
 }
 
 /// `params` as a server without tasks may see them; `None` where nothing has to change.
-fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>, state: Option<String>) -> Option<String> {
+pub(super) fn params_for_upstream(
+    request: &Request<'_>,
+    envelope: &Envelope<'_>,
+    state: Option<String>,
+) -> Option<String> {
     if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
@@ -219,12 +242,17 @@ impl Checks {
     }
 }
 
-/// A stateless server's error as its client may see it. What the client is said to lack it does lack: it was passed on.
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack, and the headers that
+/// are said not to fit are its own, made from a schema that is no longer true: it can mend that.
 fn error_for_client(error: &str) -> Cow<'_, str> {
     match HopError::of(error) {
-        Some(HopError::MissingCapability) => Cow::Borrowed(error),
-        Some(HopError::HeaderMismatch | HopError::UnsupportedVersion) | None => project::error_for_modern(error),
+        Some(HopError::MissingCapability | HopError::HeaderMismatch) => Cow::Borrowed(error),
+        Some(HopError::UnsupportedVersion) | None => project::error_for_modern(error),
     }
+}
+
+fn is_header_mismatch(error: &str) -> bool {
+    HopError::of(error) == Some(HopError::HeaderMismatch)
 }
 
 /// A refusal of a stateless server, with the status that the error has in this era.

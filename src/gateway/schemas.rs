@@ -20,6 +20,7 @@ use crate::mcp::project;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
+use super::exchange::Refresh;
 use super::rejection::Chain;
 use super::{Gateway, Route};
 
@@ -189,6 +190,28 @@ impl Gateway {
     /// any more ("Client Behavior").
     pub(super) async fn shape_anew(self: &Arc<Self>, route: &Arc<Route>, tool: &str) -> Arc<Shape> {
         self.shape_wanted(route, tool, Wanted::Insisted(Instant::now())).await
+    }
+
+    /// Adds to a call's headers what its tool wants to have repeated of `params` (JSON text), and gives a way to come by
+    /// those headers anew.
+    pub(super) async fn mirror_arguments(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        params: &str,
+        headers: &mut HeaderMap,
+    ) -> Option<Refresh> {
+        let parsed = Object::parse(params).ok()?;
+        let tool: Box<str> = string_value(parsed.get("name")?)?.into();
+        let arguments = parsed.get("arguments").map(str::to_owned);
+        self.shape(route, &tool).await.add_headers(arguments.as_deref(), headers);
+        let (gateway, route) = (Arc::clone(self), Arc::clone(route));
+        Some(Box::new(move || {
+            Box::pin(async move {
+                let mut fresh = HeaderMap::new();
+                gateway.shape_anew(&route, &tool).await.add_headers(arguments.as_deref(), &mut fresh);
+                fresh
+            })
+        }))
     }
 
     async fn shape_wanted(self: &Arc<Self>, route: &Arc<Route>, tool: &str, wanted: Wanted) -> Arc<Shape> {

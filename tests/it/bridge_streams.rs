@@ -127,7 +127,7 @@ async fn older_clients_get_no_event_without_a_message() {
 async fn a_cancel_closes_the_upstreams_stream_and_nothing_more_is_said() {
     let gone = gate();
     let left = gone.clone();
-    let upstream = calling(move |heard| {
+    let upstream = calling(move |_| {
         let first = said("first");
         // Stalls until the gateway closes the connection; only then can the test go on.
         vec![events_head(), event(&first), Step::Stall, Step::Tell(left.clone())]
@@ -149,7 +149,7 @@ async fn a_cancel_closes_the_upstreams_stream_and_nothing_more_is_said() {
 async fn the_end_of_a_session_drops_its_calls() {
     let gone = gate();
     let left = gone.clone();
-    let upstream = calling(move |heard| {
+    let upstream = calling(move |_| {
         let first = said("first");
         vec![events_head(), event(&first), Step::Stall, Step::Tell(left.clone())]
     })

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Object};
 use crate::mcp::level::Level;
+use crate::mcp::method::Method;
 use crate::tenant::Principal;
 use crate::tenant::fair;
 
-use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening};
+use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening, Refresh};
 use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
@@ -60,7 +61,7 @@ impl PlainCall {
     /// Runs the call to its end.
     pub(super) async fn run(mut self) {
         let end = self.conduct().await;
-        let Self { mut outlet, sent, projection, registration, mut talk, .. } = self;
+        let Self { mut outlet, sent, mut projection, registration, mut talk, .. } = self;
         talk.over(&mut outlet, matches!(end, End::Upstream(_)));
         // First: whoever reads the answer must find the request gone.
         drop(registration);
@@ -68,6 +69,9 @@ impl PlainCall {
             End::Upstream(ended) => {
                 if project::is_untyped(&ended) {
                     outlet.gateway.looked_legacy(&outlet.route);
+                }
+                if let Some(tool) = sent.tool.as_deref().filter(|_| &*sent.method == Method::ToolsCall.as_str()) {
+                    projection.wraps = outlet.gateway.shape(&outlet.route, tool).await.wraps_output;
                 }
                 outlet.answer(projection.ended(&sent, ended));
             }
@@ -109,11 +113,21 @@ impl PlainCall {
         let Ok(permit) = self.placed().await else { return End::Full };
         self.flag.dispatch();
         let places = Box::new((permit, self.outlet.route.metrics.upstream_in_flight()));
-        let exchange = running.insert(Exchange::new(self.dispatch(places)));
+        let refresh = self.mirror_arguments().await;
+        let exchange = running.insert(Exchange::new(self.dispatch(places, refresh)));
         self.read(exchange).await
     }
 
-    fn dispatch(&mut self, places: Box<dyn Send>) -> Dispatch {
+    /// Adds the headers that the called tool wants, which legacy clients never send.
+    async fn mirror_arguments(&mut self) -> Option<Refresh> {
+        if &*self.sent.method != Method::ToolsCall.as_str() {
+            return None;
+        }
+        let Outlet { gateway, route, .. } = &self.outlet;
+        gateway.mirror_arguments(route, &self.sent.params, &mut self.sent.headers).await
+    }
+
+    fn dispatch(&mut self, places: Box<dyn Send>, refresh: Option<Refresh>) -> Dispatch {
         let Outlet { gateway, route, session, .. } = &self.outlet;
         Dispatch {
             gateway: Arc::clone(gateway),
@@ -124,7 +138,7 @@ impl PlainCall {
             wants_progress: self.sent.token.is_some(),
             headers: std::mem::take(&mut self.sent.headers),
             log_level: session.bridge.level().map(|level| level.as_str().into()),
-            refresh: None,
+            refresh,
             places,
         }
     }

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{self, Message, Object, Outcome, raw_string};
+use crate::jsonrpc::{self, Message, Outcome};
 use crate::mcp::input::{ResultType, is_typed};
-use crate::mcp::project::{HopError, error_for_legacy, result_for_legacy};
+use crate::mcp::project::{error_for_legacy, result_for_legacy};
 
 use crate::gateway::exchange::End;
 use crate::gateway::rejection::{Fault, Kind};
@@ -44,7 +44,9 @@ impl Projection {
     /// The answer to the client when the upstream has ended the call.
     pub(super) fn ended(&self, sent: &Sent, end: End) -> Result<Bytes, Kind> {
         if let Some(error) = error_of(&end) {
-            return failed(sent, &error);
+            // No code of the other era is passed on.
+            let error = error_for_legacy(&error).into();
+            return Err(Kind::Upstream { status: StatusCode::OK, error });
         }
         match end {
             End::Answered(message) => match Message::parse(&message) {
@@ -71,55 +73,4 @@ impl Projection {
             Some(Rewritten::Error(error)) => jsonrpc::raw_error_response(Some(&sent.id), &error),
         })
     }
-}
-
-/// The answer when the upstream ended a call with an error. No code of the other era is passed on.
-fn failed(sent: &Sent, error: &str) -> Result<Bytes, Kind> {
-    match HopError::of(error) {
-        Some(HopError::MissingCapability) => {
-            let missing = missing(error);
-            let why = if sent.takes_questions {
-                format!("The server needs what this client did not declare: {missing}.")
-            } else {
-                format!(
-                    "The server needs to ask the client something ({missing}), and this client can't receive requests: it accepts no event streams."
-                )
-            };
-            ended_for_want_of(sent, &why)
-        }
-        Some(HopError::HeaderMismatch | HopError::UnsupportedVersion) => {
-            tracing::warn!(error, "the upstream did not take what the gateway said of a request");
-            Err(Fault::UpstreamProtocol.into())
-        }
-        None => Err(Kind::Upstream { status: StatusCode::OK, error: error_for_legacy(error).into() }),
-    }
-}
-
-/// The capabilities that an error says are missing.
-fn missing(error: &str) -> String {
-    let names = || {
-        let error = Object::parse(error).ok()?;
-        let data = Object::parse(error.get("data")?).ok()?;
-        let required = Object::parse(data.get("requiredCapabilities")?).ok()?;
-        Some(
-            required
-                .iter()
-                .map(|(name, _)| name.chars().take(64).collect::<String>())
-                .take(8)
-                .collect::<Vec<_>>()
-                .join(", "),
-        )
-    };
-    names().filter(|names| !names.is_empty()).unwrap_or_else(|| "a capability".to_owned())
-}
-
-/// A tool says itself that it failed, so that the model reads why; other methods have only errors.
-fn ended_for_want_of(sent: &Sent, why: &str) -> Result<Bytes, Kind> {
-    if &*sent.method == "tools/call" {
-        let text = raw_string(why);
-        let result = format!("{{\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"isError\":true}}");
-        return Ok(jsonrpc::response(&sent.id, &result));
-    }
-    let error = jsonrpc::ErrorObject::new(jsonrpc::code::INTERNAL_ERROR, why);
-    Err(Kind::Upstream { status: StatusCode::OK, error: error.to_json().into() })
 }

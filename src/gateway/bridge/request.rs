@@ -25,14 +25,12 @@ pub(super) struct Sent {
     pub(super) params: String,
     /// The client's progress token as JSON text.
     pub(super) token: Option<Box<str>>,
-    /// The client takes questions.
-    pub(super) takes_questions: bool,
     /// The fields of the client's that may be passed on, and those that repeat arguments.
     pub(super) headers: HeaderMap,
 }
 
 impl Sent {
-    pub(super) fn new(request: &Request<'_>, headers: HeaderMap, takes_questions: bool) -> Self {
+    pub(super) fn new(request: &Request<'_>, headers: HeaderMap) -> Self {
         let params = request.params.whole.map_or("{}", RawValue::get);
         let params = match (request.params.task, Object::parse(params)) {
             (Some(_), Ok(mut params)) => params.remove("task").to_json(),
@@ -44,7 +42,6 @@ impl Sent {
             tool: request.params.name.and_then(|name| string_value(name.get())).map(Into::into),
             params,
             token: request.params.progress_token().filter(|token| Id::from_json(token).is_ok()),
-            takes_questions,
             headers,
         }
     }

@@ -12,6 +12,7 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::level::Level;
 
+use super::listening::Listening;
 use super::replay::{self, Replay};
 
 /// Streams of one session that are kept for clients to come back to, those of running calls among them.
@@ -21,7 +22,10 @@ const MAX_REPLAY_BYTES: usize = 4 * replay::KEPT_BYTES;
 
 /// What is kept for one session.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct State(Mutex<Kept>);
+pub(in crate::gateway) struct State {
+    kept: Mutex<Kept>,
+    pub(super) listening: Listening,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -100,7 +104,7 @@ impl Offer {
 
 impl State {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes what `initialize` brought out.

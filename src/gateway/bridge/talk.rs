@@ -88,7 +88,8 @@ impl Talk {
         outlet.settled(question.number);
         outlet.session.bridge.take(&question_id(outlet.call, question.number));
         let Some(input) = question.kind.input(result.as_deref()) else {
-            let error = ErrorObject::new(code::INTERNAL_ERROR, "The client refused what the server asked for");
+            let message = format!("The client refused what the server asked for: {}", question.kind.as_str());
+            let error = ErrorObject::new(code::INTERNAL_ERROR, message);
             return exchange.answer(&question.id, &Answer::Error(error.to_json().into()));
         };
         match question.kind {

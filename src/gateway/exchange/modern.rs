@@ -221,7 +221,14 @@ impl Exchange {
         if !lacks {
             self.broken("that a capability is missing which was declared, or which no client may have");
         } else if terms.version.has_sessions() {
-            self.end_unanswered("The server needs a capability that this client does not have", None);
+            let names = names_of(error);
+            // A conversation without a session stands for a client that takes no event streams.
+            let why = if self.session.is_unlisted() {
+                format!("The server needs to ask the client something ({names}), and this client can't receive requests")
+            } else {
+                format!("The server needs what this client did not declare: {names}")
+            };
+            self.end_unanswered(&why, None);
         } else {
             self.end(end);
         }
@@ -309,10 +316,11 @@ impl Exchange {
             Answer::Error(_) if is_elicitation => Some(r#"{"action":"cancel"}"#.to_owned()),
             Answer::Error(_) => None,
         };
+        let method = slot.request.method.clone();
         match (&slot.response, answer) {
             (Some(_), _) => self.close_round(),
             (None, Answer::Error(error)) => {
-                self.end_unanswered("The client refused what the server asked for", Some(error));
+                self.end_unanswered(&format!("The client refused the server's `{method}`"), Some(error));
             }
             (None, Answer::Result(_)) => self.end_unanswered("The client gave an answer that is none", None),
         }
@@ -413,4 +421,16 @@ fn needed_capabilities(error: &str) -> ClientCapabilities {
         ClientCapabilities::read(data.get("requiredCapabilities")?).ok()
     };
     needed().unwrap_or_default()
+}
+
+/// The same in words, for whoever reads why a call failed.
+fn names_of(error: &str) -> String {
+    let names = || -> Option<String> {
+        let error = Object::parse(error).ok()?;
+        let data = Object::parse(error.get("data")?).ok()?;
+        let needed = Object::parse(data.get("requiredCapabilities")?).ok()?;
+        let names: Vec<String> = needed.iter().map(|(name, _)| name.chars().take(64).collect()).take(8).collect();
+        Some(names.join(", "))
+    };
+    names().filter(|names| !names.is_empty()).unwrap_or_else(|| "a capability".to_owned())
 }
