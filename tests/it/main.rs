@@ -38,6 +38,7 @@ mod pool;
 mod progress;
 mod questions;
 mod restart;
+mod rounds;
 mod routing;
 mod servers;
 mod sessions;
