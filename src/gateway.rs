@@ -13,6 +13,7 @@ mod batch;
 mod bridge;
 pub mod eras;
 mod exchange;
+mod extension;
 mod forward;
 mod front;
 mod handshake;
@@ -61,6 +62,7 @@ use crate::upstream::Upstream;
 use call::{Answer, Call, VersionHeader};
 use deliver::Deliveries;
 use forward::Manner;
+use front::Parking;
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
@@ -162,6 +164,7 @@ pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
     pool: Pool,
+    parking: Parking,
     deliveries: Arc<Deliveries>,
     subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
@@ -202,6 +205,7 @@ impl Gateway {
             ledger: Ledger::new(parts.store, parts.clock, observer),
             sessions,
             pool: Pool::default(),
+            parking: Parking::default(),
             deliveries,
             subscriptions: Subscriptions::default(),
             sealer,
@@ -508,7 +512,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
         Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
         Kind::NoTask(_) => Some(RejectReason::Task),
-        Kind::Params(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
+        Kind::Params(_) | Kind::Response(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }

@@ -236,5 +236,5 @@ fn void_event(task: TaskId, number: u32) -> Bytes {
 
 fn question_message(task: TaskId, question: &Question) -> Bytes {
     let id = Id::string(&core::question_id(task, question.number));
-    jsonrpc::request(&id, &question.method, Some(&core::with_related(question.params.as_deref(), task)))
+    jsonrpc::request(&id, &question.method, Some(&core::question_params(question, task)))
 }

@@ -193,16 +193,16 @@ impl Exchange {
         self.rounds.has(id)
     }
 
-    /// Where it is: the route, and the conversation on it.
-    pub(super) fn place(&self) -> (Arc<Route>, Arc<Session>) {
-        (Arc::clone(&self.route), Arc::clone(&self.session))
-    }
-
     /// From now on the call is a task's: streams that open on its session get the task's questions.
     pub(super) fn becomes(&self, task: TaskId, owner: &Arc<Owner>) {
         if let Some(held) = self.session.live().held.get_mut(&self.key) {
             held.task = Some((task, Arc::clone(owner)));
         }
+    }
+
+    /// Has these happen again, before anything else.
+    pub(super) fn put_back(&mut self, happenings: Vec<Happening>) {
+        happenings.into_iter().rev().for_each(|happening| self.ready.push_front(happening));
     }
 
     /// What happens next. Cancel-safe.

@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use crate::jsonrpc::Id;
 use crate::metrics::Queued;
-use crate::task::store::{StoreError, Watch};
-use crate::task::{ApplyError, Event, Finish, NewTask, State, Task};
+use crate::task::store::Watch;
+use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
-pub(super) use ending::{UPSTREAM_ERROR, is_error_object};
-use ending::{failed, finish_of, message_of_error};
+pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
+use ending::{finish_of, message_of_error};
 
-use super::exchange::{self, Dispatch, Exchange, Refresh};
+use super::exchange::{self, Dispatch, Exchange, Happening, Refresh};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
 use super::{Gateway, Route};
@@ -48,13 +47,6 @@ pub(super) struct Record {
     pub(super) input_timeout: Duration,
 }
 
-/// A question that a call had asked before it became a task.
-pub(super) struct Asked {
-    pub(super) id: Id,
-    pub(super) method: Box<str>,
-    pub(super) params: Option<Box<str>>,
-}
-
 /// A call before it is sent.
 pub(super) struct Draft {
     /// `params` for the upstream as JSON text, without task vocabulary.
@@ -64,8 +56,6 @@ pub(super) struct Draft {
     /// How to come by other headers that repeat arguments; filled in when it is sent.
     pub(super) refresh: Option<Refresh>,
     pub(super) exclusive: bool,
-    /// What else it occupies until its end, such as a lease of its session.
-    pub(super) lease: Box<dyn Send>,
 }
 
 /// How a held call came to its end.
@@ -91,47 +81,19 @@ impl HeldCall {
         Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
     }
 
-    /// Makes a task of a call that is with the upstream already, with the questions that are open. It has its place, even
-    /// over the tenant's number of them: nothing can take a running call back into the queue.
-    ///
-    /// # Errors
-    /// When the tenant may have no more tasks or the store fails; the call runs on as it was.
-    pub(super) async fn adopt(
-        gateway: &Arc<Gateway>,
-        exchange: Exchange,
-        new: NewTask,
-        input_timeout: Duration,
-        asked: Vec<Asked>,
-    ) -> Result<Self, (Box<Exchange>, StoreError)> {
-        let limits = gateway.limits.of(&new.owner.tenant);
-        let task = match gateway.ledger.create(new, limits).await {
-            Ok(task) => task,
-            Err(error) => return Err((Box::new(exchange), error)),
-        };
-        let (route, session) = exchange.place();
-        let record = Record { gateway: Arc::clone(gateway), task, input_timeout };
-        if record.task.state == State::Queued {
-            let queued = route.metrics.task_queued();
-            record.apply(Event::Start).await;
-            drop(queued);
-        }
-        let counted = Counted::new(gateway, &route, &session);
+    /// The call of a task that was made when it had been sent already, with what it asked by then.
+    pub(super) fn adopt(
+        record: Record,
+        route: Arc<Route>,
+        session: Arc<Session>,
+        mut exchange: Exchange,
+        asked: Vec<Happening>,
+    ) -> Self {
+        let counted = Counted::new(&record.gateway, &route, &session);
         exchange.becomes(record.task.id, &record.task.owner);
-        let mut held = Self { record, route, session, draft: None, exchange: Some(exchange), queued: None, counted };
-        for Asked { id, method, params } in asked {
-            let event = Event::Ask { upstream_id: id.clone(), method, params };
-            if held.record.apply(event).await.is_none()
-                && let Some(exchange) = &mut held.exchange
-            {
-                exchange.refuse(&id, &conversation::not_taken());
-            }
-        }
-        Ok(held)
-    }
-
-    /// The task, as it was made.
-    pub(super) fn task(&self) -> &Arc<Task> {
-        &self.record.task
+        exchange.put_back(asked);
+        let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
+        Self { record, route, session, draft: None, exchange: Some(exchange), queued, counted }
     }
 
     /// Runs the call to its end.
@@ -181,6 +143,9 @@ impl HeldCall {
             };
             let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
             self.exchange = Some(self.send(draft, places));
+        } else if self.queued.take().is_some() {
+            // It is over the tenant's number of places then: nothing can take a running call back into the queue.
+            self.record.apply(Event::Start).await;
         }
         match &mut self.exchange {
             Some(exchange) => Conversation::new(&self.record, exchange).run(&mut watch).await,
@@ -191,6 +156,8 @@ impl HeldCall {
     fn send(&self, draft: Draft, places: Box<dyn Send>) -> Exchange {
         let Record { gateway, task, .. } = &self.record;
         self.route.metrics.task_queued_for(gateway.clock.now().since(task.created_at));
+        // Only clients with a session have a level that outlives a request.
+        let level = self.session.bridge.level();
         let exchange = Exchange::new(Dispatch {
             gateway: Arc::clone(gateway),
             route: Arc::clone(&self.route),
@@ -199,9 +166,9 @@ impl HeldCall {
             params: draft.params,
             wants_progress: draft.wants_progress,
             headers: draft.headers,
-            log_level: None,
+            log_level: level.map(|level| level.as_str().into()),
             refresh: draft.refresh,
-            places: Box::new((places, draft.lease)),
+            places,
         });
         exchange.becomes(task.id, &task.owner);
         exchange

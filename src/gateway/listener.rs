@@ -12,9 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jsonrpc::{self, ErrorObject, Message, Object, code};
 use crate::sse;
+use crate::task::Answer;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
+use super::front::refusal;
 use super::rejection::Chain;
 use super::session::{Live, Session};
 use super::{Gateway, POST_LIMIT, Route, SHORTEST_PAUSE};
@@ -139,8 +141,17 @@ impl Gateway {
                     return;
                 }
                 tracing::warn!(%method, "a question can't be put to anybody");
-                let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
-                drop(self.post_upstream(route, session, jsonrpc::error_response(Some(&id), &error)).await);
+                let body = if session.is_unlisted() {
+                    // Stateless clients are asked nothing outside of their calls.
+                    match refusal(&method) {
+                        Answer::Result(result) => jsonrpc::response(&id, &result),
+                        Answer::Error(error) => jsonrpc::raw_error_response(Some(&id), &error),
+                    }
+                } else {
+                    let error = ErrorObject::new(code::INTERNAL_ERROR, "No client listens for this request");
+                    jsonrpc::error_response(Some(&id), &error)
+                };
+                drop(self.post_upstream(route, session, body).await);
             }
             Message::Notification { method, params } => match &*method {
                 // The gateway alone tells of its tasks.

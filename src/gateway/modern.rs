@@ -19,7 +19,7 @@ use crate::upstream::SessionKey;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::forward::Manner;
-use super::front::state::Binding;
+use super::front::{may_be_task, state::Binding};
 use super::policy::Support;
 use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
@@ -36,7 +36,9 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let envelope = ladder::climb(call, request)?;
         match request.method {
-            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Err(Kind::NoMethod),
+            Method::TasksGet => self.extension_get(call, request).await,
+            Method::TasksUpdate => self.extension_update(call, request).await,
+            Method::TasksCancel => self.extension_cancel(call, request).await,
             Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
             Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
             _ => match self.side_of(&call.route).await? {
@@ -44,7 +46,7 @@ impl Gateway {
                     let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
                     self.modern_forward(call, request, &envelope, upstream, manner).await
                 }
-                Side::Legacy => Err(Kind::NoMethod),
+                Side::Legacy => self.fronted(call, request, &envelope, Side::Legacy).await,
             },
         }
     }
@@ -63,6 +65,9 @@ impl Gateway {
             return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
         }
         match self.side_of(&call.route).await? {
+            side if side == Side::Legacy || may_be_task(policy, envelope) => {
+                self.fronted(call, request, envelope, side).await
+            }
             Side::Modern(upstream) => {
                 let arguments = request.params.arguments.map(RawValue::get);
                 let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
@@ -105,7 +110,7 @@ impl Gateway {
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
-    fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
+    pub(super) fn brought_state(&self, binding: &Binding, request: &Request<'_>) -> Result<Option<String>, Kind> {
         let Some(state) = request.params.request_state else { return Ok(None) };
         let state = binding.unwrap(&self.sealer, state.get());
         state
@@ -127,7 +132,11 @@ impl Gateway {
 }
 
 /// `params` as a server without tasks may see them; `None` where nothing has to change.
-fn params_for_upstream(request: &Request<'_>, envelope: &Envelope<'_>, state: Option<String>) -> Option<String> {
+pub(super) fn params_for_upstream(
+    request: &Request<'_>,
+    envelope: &Envelope<'_>,
+    state: Option<String>,
+) -> Option<String> {
     if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }

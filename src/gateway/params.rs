@@ -28,6 +28,8 @@ pub(super) struct Params<'a> {
     pub(super) cursor: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(super) request_state: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) input_responses: Option<&'a RawValue>,
     #[serde(skip)]
     pub(super) whole: Option<&'a RawValue>,
 }

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use crate::clock::Timestamp;
 use crate::jobs::Jobs;
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::level::Level;
 use crate::tenant::Principal;
 
 use super::rejection::Kind;
@@ -94,6 +95,8 @@ pub(super) struct Pooled {
     turn: Arc<Semaphore>,
     /// Calls that wait for their turn.
     waiting: AtomicUsize,
+    /// From which level on the server sends log messages, if it was told.
+    level: Arc<tokio::sync::Mutex<Option<Level>>>,
     /// It has been ended upstream.
     is_closed: AtomicBool,
     /// Counts it among the sessions that there may be.

@@ -53,6 +53,8 @@ pub enum Kind {
     Version(Box<str>),
     /// The parameters are wrong; also unknown cursors.
     Params(&'static str),
+    /// An answer to a question is none; the text names the question's key and says why.
+    Response(Box<str>),
     /// The task is unknown, somebody else's or expired: one answer, in the same words. The id is for the audit log.
     NoTask(Option<TaskId>),
     /// The route denies the tool: to the client it does not exist. The name is for the audit log.
@@ -244,6 +246,7 @@ impl Rejection {
             | Kind::NoTask(_)
             | Kind::UnknownTool(_)
             | Kind::Params(_)
+            | Kind::Response(_)
             | Kind::Cancelled(_)
             | Kind::Quota { .. }
             | Kind::OtherEra
@@ -324,6 +327,7 @@ impl Kind {
                     .with_data(&Data { supported, requested })
             }
             Self::Params(message) => ErrorObject::new(code::INVALID_PARAMS, *message),
+            Self::Response(message) => ErrorObject::new(code::INVALID_PARAMS, &**message),
             Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
             Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),
             Self::Cancelled(id) => {

@@ -180,7 +180,7 @@ impl Gateway {
     }
 
     /// Notes in the audit log that a result was fetched, the first time.
-    async fn note_read(&self, task: &Task) {
+    pub(super) async fn note_read(&self, task: &Task) {
         if !self.ledger.note_read(&task.owner, task.id).await.unwrap_or(false) {
             return;
         }

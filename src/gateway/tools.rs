@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
 use crate::task::dialect::core;
-use crate::task::{NewTask, State, Task};
+use crate::task::{NewTask, SessionNumber, State, Task};
+use crate::tenant::Principal;
 
 use super::call::{Answer, Call};
 use super::forward::Manner;
@@ -83,33 +85,22 @@ impl Gateway {
         if request.params.arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
             return Err(Kind::Params("`arguments` must be an object"));
         }
-        if tool.len() > MAX_NAME {
-            return Err(Kind::Params("`name` is longer than 1024 bytes"));
-        }
         let progress_token = request.params.progress_token().filter(|token| **token != *"null");
         if progress_token.as_deref().is_some_and(|token| Id::from_json(token).is_err()) {
             return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
         }
-        if self.is_draining() {
-            return Err(Fault::Shutdown.into());
-        }
-        let limits = self.limits.of(&call.principal.tenant);
-        self.rates.check_create(&call.principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
-            reason: "creates",
-            limit: self.rates.create_burst(&call.principal.tenant).unwrap_or_default().into(),
-            retry_after: retry_after.max(QUOTA_RETRY / 1000),
-        })?;
-        let new = NewTask {
-            owner: Arc::new(owner(&call.principal, &call.route)),
-            tool: tool.into(),
-            session: session.number,
+        let wants_progress = progress_token.is_some();
+        let (route, principal, session_number) = (&call.route, &call.principal, session.number);
+        let making = Making {
+            route,
+            principal,
+            tool,
+            session: session_number,
             progress_token,
-            ttl: policy.granted_ttl(requested),
-            poll_interval: policy.poll_interval,
-            deadline: policy.deadline,
+            requested_ttl: requested,
+            policy,
         };
-        let wants_progress = new.progress_token.is_some();
-        let task = self.ledger.create(new, limits).await?;
+        let task = self.make_task(making).await?;
         let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
         let draft = Draft {
             params: params_for_upstream(request),
@@ -117,7 +108,6 @@ impl Gateway {
             headers: std::mem::take(&mut call.headers),
             refresh: None,
             exclusive: policy.exclusive,
-            lease: Box::new(()),
         };
         let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
         let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
@@ -126,6 +116,45 @@ impl Gateway {
         let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
+    }
+}
+
+/// What a task is made of.
+pub(super) struct Making<'a> {
+    pub(super) route: &'a Route,
+    pub(super) principal: &'a Principal,
+    pub(super) tool: &'a str,
+    pub(super) session: SessionNumber,
+    pub(super) progress_token: Option<Box<str>>,
+    pub(super) requested_ttl: Option<Duration>,
+    pub(super) policy: &'a TaskPolicy,
+}
+
+impl Gateway {
+    /// Makes a task, if its tenant may have one more. It can be read when this returns.
+    pub(super) async fn make_task(&self, making: Making<'_>) -> Result<Arc<Task>, Kind> {
+        let Making { route, principal, tool, session, progress_token, requested_ttl, policy } = making;
+        if tool.len() > MAX_NAME {
+            return Err(Kind::Params("`name` is longer than 1024 bytes"));
+        }
+        if self.is_draining() {
+            return Err(Fault::Shutdown.into());
+        }
+        self.rates.check_create(&principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
+            reason: "creates",
+            limit: self.rates.create_burst(&principal.tenant).unwrap_or_default().into(),
+            retry_after: retry_after.max(QUOTA_RETRY / 1000),
+        })?;
+        let new = NewTask {
+            owner: Arc::new(owner(principal, route)),
+            tool: tool.into(),
+            session,
+            progress_token,
+            ttl: policy.granted_ttl(requested_ttl),
+            poll_interval: policy.poll_interval,
+            deadline: policy.deadline,
+        };
+        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
     }
 }
 

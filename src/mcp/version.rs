@@ -111,6 +111,12 @@ impl ProtocolVersion {
         matches!(self, Self::V2025_11_25 | Self::V2026_07_28)
     }
 
+    /// `completion/complete` has a `context`.
+    #[must_use]
+    pub const fn has_completion_context(self) -> bool {
+        matches!(self, Self::V2025_06_18 | Self::V2025_11_25 | Self::V2026_07_28)
+    }
+
     /// The `MCP-Protocol-Version` header exists.
     #[must_use]
     pub const fn has_version_header(self) -> bool {

@@ -3,6 +3,7 @@
 mod answer;
 mod binary;
 mod client;
+mod enveloped;
 mod gateway;
 mod metrics;
 pub(crate) mod modern;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) use answer::Answer;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
+pub(crate) use enveloped::{Stateless, TASKS};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
 pub(crate) use modern::{Modern, Reply};

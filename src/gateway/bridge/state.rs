@@ -129,7 +129,7 @@ impl State {
     }
 
     /// From which level on the client wants log messages.
-    pub(super) fn level(&self) -> Option<Level> {
+    pub(in crate::gateway) fn level(&self) -> Option<Level> {
         self.kept().level
     }
 

@@ -18,6 +18,8 @@ const DISJOINT: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(30);
 /// The longest that an answer of `server/discover` is used, whatever its `ttlMs` says.
 const FRESH: Duration = Duration::from_secs(60 * 60);
+/// The shortest: whoever asked because of one handshake need not ask again in the course of it.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// What the configuration says of a server's era.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,9 +44,9 @@ pub struct Discovered {
 impl Discovered {
     /// An answer that came now.
     pub(super) fn new(result: Option<Box<str>>, now: Instant) -> Self {
-        // 2026-07-28 caching: without a hint it must not be kept.
+        // 2026-07-28 caching: without a hint it is stale at once.
         let millis = result.as_deref().and_then(|result| Object::parse(result).ok()?.get("ttlMs")?.parse().ok());
-        let ttl = Duration::from_millis(millis.unwrap_or(0)).min(FRESH);
+        let ttl = Duration::from_millis(millis.unwrap_or(0)).clamp(SETTLING, FRESH);
         Self { result, until: now + ttl }
     }
 }
@@ -219,6 +221,9 @@ mod tests {
         assert!(held(minute, now + 59 * MOMENT) && !held(minute, now + 60 * MOMENT));
         let ages = Some(r#"{"ttlMs":18446744073709551615}"#);
         assert!(held(ages, now + FRESH - MOMENT) && !held(ages, now + FRESH));
-        assert!(!held(Some("{}"), now) && !held(Some(r#"{"ttlMs":-1}"#), now) && !held(None, now));
+        for stale in [Some("{}"), Some(r#"{"ttlMs":0}"#), Some(r#"{"ttlMs":-1}"#)] {
+            assert!(held(stale, now) && !held(stale, now + SETTLING), "{stale:?}");
+        }
+        assert!(!held(None, now));
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! A legacy server that wants a URL visited first asks in an error; its questions take the same way.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,31 +74,33 @@ impl Draft {
     }
 
     /// The message under an id, with what a round adds.
-    pub(super) fn message(&self, id: &Id, session: &Session, round: Option<&Again>) -> Outgoing {
+    pub(super) fn message(&self, id: &Id, session: &Session, again: Option<&Again>) -> Outgoing {
         let progress_token: Option<Box<str>> = self.wants_progress.then(|| id.as_json().into());
         let mut headers = self.headers.clone();
-        let params = if session.terms.upstream.version.has_sessions() {
-            match &progress_token {
-                Some(token) => legacy::with_progress_token(&self.params, token),
-                None => self.params.clone(),
-            }
-        } else {
+        let is_modern = !session.terms.upstream.version.has_sessions();
+        if is_modern {
             mirror_in(&mut headers, &self.method, &self.params);
-            let declared = session.bridge.client(session.terms.client);
-            let claim = Claim {
-                capabilities: &declared.capabilities,
-                client_info: &declared.info,
-                log_level: self.log_level.as_deref(),
-                progress_token: progress_token.as_deref(),
-            };
-            match round {
-                Some(again) => with_claim(&again.added_to(&self.params), &claim),
-                None => with_claim(&self.params, &claim),
-            }
+        }
+        let params = match again {
+            Some(again) if is_modern => Cow::Owned(again.added_to(&self.params)),
+            _ => Cow::Borrowed(&*self.params),
+        };
+        let params = match &progress_token {
+            token if is_modern => Cow::Owned(claimed(&params, session, self.log_level.as_deref(), token.as_deref())),
+            Some(token) => Cow::Owned(legacy::with_progress_token(&params, token)),
+            None => params,
         };
         let kind = MessageKind::Request { id: id.clone(), progress_token };
         Outgoing { kind, body: jsonrpc::request(id, &self.method, Some(&params)), headers }
     }
+}
+
+/// `params` with what the request says of itself: what the conversation's client declared, in the client's name where it has
+/// given one.
+fn claimed(params: &str, session: &Session, log_level: Option<&str>, progress_token: Option<&str>) -> String {
+    let declared = session.bridge.client(session.terms.client);
+    let claim = Claim { capabilities: &declared.capabilities, client_info: &declared.info, log_level, progress_token };
+    with_claim(params, &claim)
 }
 
 /// `Mcp-Method` and `Mcp-Name` repeat what the body says (2026-07-28 transports, "Standard Request Headers").
@@ -200,16 +203,13 @@ impl Exchange {
             };
         }
         match HopError::of(error) {
-            None => self.end(end),
             // The server's tools have changed since they were listed (2026-07-28 transports, "Server Validation").
-            Some(HopError::HeaderMismatch) if self.draft.refresh.is_some() => {
-                if let Some(refresh) = self.draft.refresh.take() {
-                    self.source = Source::Refreshing(refresh());
-                }
-            }
-            Some(HopError::HeaderMismatch) => self.broken("that headers and body of the gateway's differ"),
-            Some(HopError::UnsupportedVersion) => self.broken("that it does not speak the version"),
+            Some(HopError::HeaderMismatch) => match self.draft.refresh.take() {
+                Some(refresh) => self.source = Source::Refreshing(refresh()),
+                None => self.end(end),
+            },
             Some(HopError::MissingCapability) => self.lacking(error, end),
+            Some(HopError::UnsupportedVersion) | None => self.end(end),
         }
     }
 

@@ -82,11 +82,6 @@ impl Client {
         self.level
     }
 
-    /// Whether it wants to hear of progress.
-    pub(super) fn wants_progress(&self) -> bool {
-        self.token.is_some()
-    }
-
     /// Resolves when the client has gone; keeps its connection warm until then. Cancel-safe.
     pub(super) async fn gone(&mut self) {
         loop {
@@ -216,7 +211,8 @@ impl Drop for Taken {
         if self.waiting.load(Ordering::Relaxed) == 0
             && let Some(taken) = self.taken.take()
         {
-            drop(taken.send(()));
+            // Nobody may care any more.
+            let _cares: bool = taken.send(()).is_ok();
         }
     }
 }
@@ -234,7 +230,8 @@ impl HttpBody for Whole {
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let Some(message) = self.message.take() else { return Poll::Ready(None) };
         if let Some(taken) = self.taken.take() {
-            drop(taken.send(()));
+            // Nobody may care any more.
+            let _cares: bool = taken.send(()).is_ok();
         }
         Poll::Ready(Some(Ok(Frame::data(message))))
     }

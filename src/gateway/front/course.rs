@@ -95,7 +95,8 @@ mod tests {
         let of = |questions, defer, is_modern, has_answers| {
             course(&policy(Support::Optional, questions, defer), Asked { is_modern, has_answers, ..ASKED })
         };
-        let open = |after: Option<u64>, on_question| Course::Open { after: after.map(Duration::from_millis), on_question };
+        let open =
+            |after: Option<u64>, on_question| Course::Open { after: after.map(Duration::from_millis), on_question };
         for (questions, defer, is_modern, has_answers, expected) in [
             (Questions::Auto, Some(500), false, false, open(Some(500), true)),
             (Questions::Auto, Some(500), true, false, open(Some(5000), false)),
@@ -110,7 +111,11 @@ mod tests {
             (Questions::InCall, None, false, false, open(None, false)),
             (Questions::InCall, None, false, true, open(None, false)),
         ] {
-            assert_eq!(of(questions, defer, is_modern, has_answers), expected, "{questions:?} {defer:?} {is_modern} {has_answers}");
+            assert_eq!(
+                of(questions, defer, is_modern, has_answers),
+                expected,
+                "{questions:?} {defer:?} {is_modern} {has_answers}"
+            );
         }
     }
 }

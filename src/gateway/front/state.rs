@@ -4,6 +4,7 @@
 //! Both sides are JSON text, quotes included, so that the upstream gets its own spelling back byte for byte.
 
 use crate::gateway::call::Call;
+use crate::gateway::session::Terms;
 use crate::jsonrpc::{raw_string, string_value};
 use crate::seal::{Purpose, Sealer};
 
@@ -14,8 +15,17 @@ pub(in crate::gateway) struct Binding(Vec<u8>);
 impl Binding {
     /// That of a call's caller on its route.
     pub(in crate::gateway) fn of(call: &Call) -> Self {
-        let mut bound = call.principal.digest().to_vec();
-        bound.extend_from_slice(call.route.name.as_bytes());
+        Self::new(call.principal.digest(), &call.route.name)
+    }
+
+    /// That of the one whose conversation it is.
+    pub(super) fn of_terms(terms: &Terms) -> Self {
+        Self::new(terms.principal, &terms.route)
+    }
+
+    fn new(principal: [u8; 16], route: &str) -> Self {
+        let mut bound = principal.to_vec();
+        bound.extend_from_slice(route.as_bytes());
         bound.push(0);
         Self(bound)
     }

@@ -135,7 +135,10 @@ impl<'a> Conversation<'a> {
     async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) {
         match self.record.apply(Event::Ask { upstream_id: id.clone(), method, params }).await {
             Some(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
-            None => self.exchange.refuse(&id, &not_taken()),
+            None => {
+                let error = ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken");
+                self.exchange.refuse(&id, &error);
+            }
         }
     }
 
@@ -179,11 +182,6 @@ impl<'a> Conversation<'a> {
             self.record.apply(Event::Settle { upstream_id }).await;
         }
     }
-}
-
-/// What the upstream hears of a question that is one too many.
-pub(super) fn not_taken() -> ErrorObject {
-    ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken")
 }
 
 /// What progress says to people: its own words, or how far it is.

@@ -11,7 +11,7 @@ const MESSAGE_CHARS: usize = 500;
 pub(in crate::gateway) const UPSTREAM_ERROR: &str = "upstream_error";
 
 /// The gateway's own failure as an end.
-pub(super) fn failed(fault: Fault) -> Finish {
+pub(in crate::gateway) fn failed(fault: Fault) -> Finish {
     Finish::errored(fault.reason(), fault.to_error().to_json().into(), Some(fault.message().into()))
 }
 

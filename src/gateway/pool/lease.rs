@@ -4,11 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit};
 
 use crate::gateway::Gateway;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::Session;
+use crate::mcp::level::Level;
 
 use super::{Key, Pooled};
 
@@ -19,36 +20,51 @@ pub(in crate::gateway) struct Lease {
     /// Always there until this is dropped.
     pooled: Option<Arc<Pooled>>,
     session: Arc<Session>,
+    level: Arc<Mutex<Option<Level>>>,
     /// Where to keep it; `None` where it ends, or is kept already.
     kept: Option<Key>,
-    _turn: Option<OwnedSemaphorePermit>,
+    /// Later calls may be on it.
+    lasts: bool,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Lease {
     /// One that others may use as well.
     pub(super) fn shared(gateway: &Arc<Gateway>, pooled: Arc<Pooled>, turn: Option<OwnedSemaphorePermit>) -> Self {
-        Self::new(gateway, pooled, None, turn)
+        let mut lease = Self::new(gateway, pooled, None, true);
+        lease.turn = turn;
+        lease
     }
 
     /// One that nobody else uses now; kept afterwards.
     pub(super) fn kept(gateway: &Arc<Gateway>, pooled: Arc<Pooled>, key: Key) -> Self {
-        Self::new(gateway, pooled, Some(key), None)
+        Self::new(gateway, pooled, Some(key), true)
     }
 
     /// One for this call alone.
     pub(super) fn once(gateway: &Arc<Gateway>, pooled: Arc<Pooled>) -> Self {
-        Self::new(gateway, pooled, None, None)
+        Self::new(gateway, pooled, None, false)
     }
 
-    fn new(gateway: &Arc<Gateway>, pooled: Arc<Pooled>, kept: Option<Key>, turn: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(gateway: &Arc<Gateway>, pooled: Arc<Pooled>, kept: Option<Key>, lasts: bool) -> Self {
         pooled.uses.fetch_add(1, Ordering::Relaxed);
-        let session = Arc::clone(&pooled.session);
-        Self { gateway: Arc::clone(gateway), pooled: Some(pooled), session, kept, _turn: turn }
+        let (session, level) = (Arc::clone(&pooled.session), Arc::clone(&pooled.level));
+        Self { gateway: Arc::clone(gateway), pooled: Some(pooled), session, level, kept, lasts, turn: None }
     }
 
     /// The `result` of the upstream's `initialize`.
     pub(in crate::gateway) fn welcome(&self) -> &str {
         self.pooled.as_ref().map_or("{}", |pooled| &pooled.welcome)
+    }
+
+    /// Whether later calls may be on the same session.
+    pub(in crate::gateway) fn is_kept(&self) -> bool {
+        self.lasts
+    }
+
+    /// From which level on the server sends log messages on the session, if it was told. Locked while it is being told.
+    pub(in crate::gateway) async fn log_level(&self) -> MutexGuard<'_, Option<Level>> {
+        self.level.lock().await
     }
 
     /// The upstream may still be busy with the call: nobody else is to get what comes of it.

@@ -152,6 +152,7 @@ impl Gateway {
             uses: AtomicUsize::new(0),
             turn: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
+            level: Arc::default(),
             is_closed: AtomicBool::new(false),
             _room: room,
         });

@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::mcp::input::is_typed;
+use crate::mcp::project::{self, result_for_legacy};
 use crate::mcp::{MODEL_IMMEDIATE_RESPONSE, RELATED_TASK};
-use crate::task::{Outcome, Task, TaskId};
+use crate::task::{Outcome, Question, Task, TaskId};
 
 /// The ttl that `params.task` asks for; `None` when it does not say.
 ///
@@ -112,10 +114,15 @@ pub fn without_related(object: &str) -> String {
 }
 
 /// The payload of the answer to `tasks/result`: a result with the related task named and nothing else changed, or the
-/// very error that the call got, which has no place for metadata ("Retrieving Task Results").
+/// very error that the call got, which has no place for metadata ("Retrieving Task Results"). A result of the other era
+/// loses what only that has.
 #[must_use]
 pub fn outcome(outcome: &Outcome, id: TaskId) -> Payload {
     match outcome {
+        Outcome::Result(result) if is_typed(result) => {
+            let result = result_for_legacy("tools/call", result, false);
+            Payload::Result(with_related(result.as_deref(), id))
+        }
         Outcome::Result(result) => Payload::Result(with_related(Some(result), id)),
         Outcome::Error(error) => Payload::Error(error.as_ref().into()),
     }
@@ -140,6 +147,19 @@ pub fn task_id(task_id: Option<&RawValue>) -> Option<TaskId> {
 #[must_use]
 pub fn question_id(id: TaskId, number: u32) -> String {
     format!("tg.{id}.{number}")
+}
+
+/// The parameters of a question as they are put to a client. A URL that a server of the other era wants visited gets the id
+/// that it is known by here: the question's own (2025-11-25 elicitation, "URL Mode Elicitation Requests").
+#[must_use]
+pub fn question_params(question: &Question, id: TaskId) -> String {
+    let params = question.params.as_deref();
+    let has_id = params.and_then(|params| Object::parse(params).ok()?.get("elicitationId").map(|_| ())).is_some();
+    if has_id {
+        return with_related(params, id);
+    }
+    let params = project::question_params(&question.method, params, || question_id(id, question.number));
+    with_related(params.as_deref(), id)
 }
 
 /// The reverse of [`question_id`].

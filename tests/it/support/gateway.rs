@@ -8,7 +8,7 @@ use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
 use taskgate::tenant::auth::sha256;
 
-use super::{Client, Exposition, Opening, json, within};
+use super::{Client, Exposition, Opening, Stateless, json, within};
 
 /// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
 pub(crate) struct Setup {
@@ -190,6 +190,16 @@ impl Gateway {
     /// A client of the newest version that can answer everything.
     pub(crate) async fn open(&self) -> Client {
         self.client().open().await
+    }
+
+    /// A client of the stateless era that declares nothing.
+    pub(crate) fn stateless(&self) -> Stateless {
+        Stateless::of(self.client())
+    }
+
+    /// The same as one of the callers.
+    pub(crate) fn stateless_as(&self, subject: &str) -> Stateless {
+        Stateless::of(self.client().caller(subject))
     }
 
     /// The same as one of the callers.

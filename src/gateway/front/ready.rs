@@ -1,0 +1,113 @@
+//! What a call needs before it is sent: a conversation with the upstream, and its places.
+
+use std::sync::Arc;
+
+use crate::gateway::Gateway;
+use crate::gateway::eras::Side;
+use crate::gateway::exchange::{Dispatch, End, Exchange, Happening};
+use crate::gateway::pool::Lease;
+use crate::gateway::rejection::Kind;
+use crate::gateway::session::{Session, Terms};
+use crate::jsonrpc::{Message, Object, Outcome};
+use crate::mcp::level::Level;
+use crate::mcp::version::ProtocolVersion;
+use crate::tenant::fair;
+
+use super::client::Client;
+use super::job::Job;
+
+/// What a call needs.
+pub(super) struct Ready {
+    pub(super) session: Arc<Session>,
+    /// The right to be on the session, where it is a server's with sessions.
+    pub(super) lease: Option<Lease>,
+    pub(super) places: Box<dyn Send>,
+}
+
+impl Job {
+    /// Gets what the call needs. The conversation first, then the gate, then the place: whoever waits for one of the former
+    /// keeps nobody else from a place.
+    pub(super) fn get_ready(&self, client: &Client) -> impl Future<Output = Result<Ready, Kind>> + use<'_> {
+        let level = client.level();
+        async move {
+            let (session, lease) = self.conversation(level).await?;
+            let places = self.places(&session).await?;
+            Ok(Ready { session, lease, places })
+        }
+    }
+
+    /// The gate of its session, and its place.
+    pub(super) async fn places(&self, session: &Session) -> Result<Box<dyn Send>, Kind> {
+        let is_call = self.tool.is_some();
+        let gate = if is_call { self.route.gate(session, self.policy.exclusive).await } else { (None, None) };
+        let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
+        let permit = permit.map_err(|_| Kind::queue_full(&self.route))?;
+        Ok(Box::new((permit, gate, self.route.metrics.upstream_in_flight())))
+    }
+
+    /// A conversation with the upstream, that a task may go on with.
+    pub(super) async fn conversation(&self, level: Option<Level>) -> Result<(Arc<Session>, Option<Lease>), Kind> {
+        let Self { gateway, route, principal, .. } = self;
+        match &self.side {
+            Side::Legacy => {
+                let lease = gateway.lease(route, principal, self.profile, self.may_ask, &self.headers).await?;
+                if let Some(level) = level {
+                    self.set_level(&lease, level).await;
+                }
+                Ok((Arc::clone(&lease), Some(lease)))
+            }
+            Side::Modern(upstream) => {
+                let terms = Terms {
+                    route: Arc::clone(&route.name),
+                    principal: principal.digest(),
+                    version: ProtocolVersion::LATEST_MODERN,
+                    upstream: upstream.clone(),
+                    client: self.profile,
+                };
+                Ok((gateway.sessions.unlisted(terms, None), None))
+            }
+        }
+    }
+
+    /// Has the server send log messages from that level on, unless it does already. What a request does not want of them it
+    /// is not told.
+    async fn set_level(&self, lease: &Lease, level: Level) {
+        let welcome = Object::parse(lease.welcome()).unwrap_or_default();
+        let capabilities = Object::parse(welcome.get("capabilities").unwrap_or("{}")).unwrap_or_default();
+        if capabilities.get("logging").is_none() {
+            return;
+        }
+        let mut current = lease.log_level().await;
+        if current.is_some_and(|current| current <= level) {
+            return;
+        }
+        let params = format!("{{\"level\":\"{}\"}}", level.as_str());
+        if ask(&self.gateway, self, lease, "logging/setLevel", params).await {
+            *current = Some(level);
+        }
+    }
+}
+
+/// Asks something of the upstream for the gateway's own sake; whether it answered with a result.
+async fn ask(gateway: &Arc<Gateway>, job: &Job, lease: &Lease, method: &str, params: String) -> bool {
+    let mut exchange = Exchange::new(Dispatch {
+        gateway: Arc::clone(gateway),
+        route: Arc::clone(&job.route),
+        session: Arc::clone(lease),
+        method: method.into(),
+        params,
+        wants_progress: false,
+        headers: job.headers.clone(),
+        places: Box::new(()),
+    });
+    loop {
+        match exchange.next().await {
+            Happening::Ended(End::Answered(message)) => {
+                return matches!(Message::parse(&message), Ok(Message::Response { outcome: Outcome::Result(_), .. }));
+            }
+            Happening::Ended(_) => return false,
+            Happening::Asked { id, method, .. } => exchange.answer(&id, &super::refusal(&method)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What comes of the upstream's answer.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::gateway::exchange::End;
+use crate::gateway::front::lists::Page;
+use crate::gateway::front::{job::What, state::Binding};
+use crate::gateway::held::is_error_object;
+use crate::gateway::modern;
+use crate::gateway::pool::Lease;
+use crate::gateway::rejection::{Fault, Kind};
+use crate::gateway::tools::only_permitted;
+use crate::jsonrpc::{Message, Object, Outcome, code};
+use crate::mcp::input::ResultType;
+use crate::mcp::project;
+
+use super::{Asker, Outstanding, Step, Talk};
+
+impl Talk<'_> {
+    /// The call is over upstream.
+    pub(super) fn ended(&mut self, end: End) -> Step {
+        self.exchange = None;
+        self.asked.clear();
+        match end {
+            End::Answered(message) => self.answered(&message),
+            End::Refused { status, error } => {
+                if status == StatusCode::BAD_REQUEST
+                    && let Some(lease) = &mut self.lease
+                {
+                    // It may have become one that wants a session.
+                    lease.spoil();
+                }
+                self.failed(status, &error)
+            }
+            End::SessionGone => self.session_gone(),
+            End::Fault(fault) => Step::Answer(Err(fault.into())),
+        }
+    }
+
+    /// It ran nothing. A list that was half read can't be gone on with elsewhere.
+    fn session_gone(&mut self) -> Step {
+        self.job.gateway.end_session(&self.job.route, &self.session);
+        match &self.job.what {
+            What::List(list) if !list.may_begin_anew() => Step::Answer(Err(Fault::UpstreamUnreachable.into())),
+            _ => Step::SessionGone,
+        }
+    }
+
+    fn answered(&mut self, message: &Bytes) -> Step {
+        let Ok(Message::Response { outcome, .. }) = Message::parse(message) else {
+            return Step::Answer(Err(Fault::UpstreamProtocol.into()));
+        };
+        match outcome {
+            Outcome::Error(error) => self.failed(StatusCode::OK, error.get()),
+            Outcome::Result(result) => match self.returned(result.get()) {
+                Ok(step) => step,
+                Err(kind) => Step::Answer(Err(kind)),
+            },
+        }
+    }
+
+    /// The upstream answered with an error.
+    fn failed(&mut self, status: StatusCode, error: &str) -> Step {
+        if !is_error_object(error) {
+            return Step::Answer(Err(Fault::UpstreamProtocol.into()));
+        }
+        if self.is_legacy()
+            && self.job.may_ask
+            && let Some(urls) = project::url_elicitations(error)
+        {
+            return self.urls_required(urls);
+        }
+        let kind = Kind::Upstream { status, error: error.into() };
+        Step::Answer(Err(match (self.is_legacy(), project::code_of(error)) {
+            (false, _) => modern::of_stateless(kind),
+            (true, Some(code::METHOD_NOT_FOUND)) if self.job.tool.is_none() => Kind::UpstreamNoMethod(error.into()),
+            (true, _) => Kind::Upstream { status, error: project::error_for_modern(error).into() },
+        }))
+    }
+
+    /// The call failed because URLs have to be visited first: the client is asked to, and the call is sent again when it
+    /// was (2025-11-25 elicitation, "URL Elicitation Required Error").
+    fn urls_required(&mut self, urls: Vec<String>) -> Step {
+        if !self.job.profile.url {
+            return Step::Answer(Err(Kind::MissingCapability {
+                required: r#"{"elicitation":{"url":{}}}"#.into(),
+                message: "The server needs its user to visit a URL, which this client can't have done",
+            }));
+        }
+        if urls.is_empty() {
+            return Step::Answer(Err(Fault::UpstreamProtocol.into()));
+        }
+        let method: Box<str> = "elicitation/create".into();
+        for params in urls {
+            let Some(request) = project::input_request(&method, Some(&params)) else { continue };
+            let (key, params) = (self.mint_key(), Some(params.into()));
+            self.asked.push(Outstanding { key, method: method.clone(), params, request, asker: Asker::Call });
+        }
+        Step::Ask
+    }
+
+    /// The upstream answered with a result.
+    fn returned(&mut self, result: &str) -> Result<Step, Kind> {
+        if !self.is_legacy() {
+            return self.returned_modern(result);
+        }
+        if self.job.tool.is_some() && is_handle(result) {
+            tracing::warn!("the upstream made a task, though no request asked for one");
+            return Err(Fault::UpstreamProtocol.into());
+        }
+        let page;
+        let mut result = result;
+        if let What::List(list) = &mut self.job.what {
+            let is_kept = self.lease.as_ref().is_some_and(Lease::is_kept);
+            let read = (result, &*self.job.params, self.job.route.max_message);
+            match list.take(&self.job.gateway, self.session.number, is_kept, read)? {
+                Page::More(params) => {
+                    self.job.params = params;
+                    return Ok(Step::Again);
+                }
+                Page::Last(whole) => page = whole,
+            }
+            result = &page;
+        }
+        let permitted = (&*self.job.method == "tools/list").then(|| only_permitted(result, &self.job.route.tools));
+        let result = permitted.flatten().map_or_else(|| result.to_owned(), |permitted| permitted);
+        let projected = project::result_for_modern(&self.job.method, &result, self.server_info().as_deref());
+        Ok(Step::Answer(Ok(projected.ok_or(Fault::UpstreamProtocol)?)))
+    }
+
+    fn returned_modern(&self, result: &str) -> Result<Step, Kind> {
+        match ResultType::of(result) {
+            ResultType::Complete => Ok(Step::Answer(Ok(result.to_owned()))),
+            ResultType::InputRequired if self.job.may_ask => {
+                let mut asking = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
+                if let Some(state) = asking.get("requestState").map(str::to_owned) {
+                    asking.set(
+                        "requestState",
+                        Binding::of_terms(&self.session.terms).wrap(&self.job.gateway.sealer, &state),
+                    );
+                }
+                Ok(Step::Answer(Ok(asking.to_json())))
+            }
+            ResultType::InputRequired | ResultType::Task | ResultType::Unknown => {
+                tracing::warn!("the upstream answered with a result of a type that was not negotiated");
+                Err(Fault::UpstreamProtocol.into())
+            }
+        }
+    }
+
+    /// Who the server says that it is.
+    pub(super) fn server_info(&self) -> Option<String> {
+        let welcome = Object::parse(self.lease.as_ref()?.welcome()).ok()?;
+        welcome.get("serverInfo").filter(|info| info.starts_with('{')).map(str::to_owned)
+    }
+}
+
+/// Whether a result is a task's handle of the core dialect.
+fn is_handle(result: &str) -> bool {
+    result.contains("\"task\"")
+        && Object::parse(result).is_ok_and(|result| result.get("task").is_some() && result.get("content").is_none())
+}

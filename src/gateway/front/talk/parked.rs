@@ -1,0 +1,167 @@
+//! A call whose client is asked: it waits for the retry, while the upstream waits for the answers.
+
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::gateway::exchange::Happening;
+use crate::gateway::front::client::Client;
+use crate::gateway::front::course::{self, Asked, Course};
+use crate::gateway::front::parking::{Place, Retry, input_required};
+use crate::gateway::rejection::{Fault, Kind};
+use crate::jsonrpc::Object;
+use crate::mcp::envelope::SERVER_INFO;
+use crate::mcp::input::InputResponse;
+use crate::task::Answer;
+
+use super::{Asker, GONE, Talk};
+
+/// Why a call can't go on after a URL.
+const DECLINED: &str = "The server needs its user to visit a URL first, and that was declined";
+
+/// What came of the answers of a retry.
+enum Answered {
+    /// All of the round are there.
+    All,
+    /// Some are not: nothing was done with the others.
+    Some,
+    /// A URL will not be visited.
+    Declined,
+}
+
+impl Talk<'_> {
+    /// Answers the client with what is asked, and waits until it calls again. The client of the call that goes on; `None`
+    /// when there is none any more.
+    pub(super) async fn ask(&mut self, mut client: Client) -> Option<Client> {
+        if self.place.is_none() {
+            match Place::take(&self.job.gateway, self.job.principal.digest(), self.job.subject) {
+                Ok(place) => self.place = Some(place),
+                Err(kind) => {
+                    tokio::join!(client.answer(Err(kind)), self.abandon("too many calls wait for this client"));
+                    return None;
+                }
+            }
+        }
+        loop {
+            let expires = self.job.gateway.clock.now().plus(self.job.policy.input_timeout);
+            let (result, round) = self.round(expires)?;
+            let is_taken = tokio::select! {
+                is_taken = client.deliver(&result) => is_taken,
+                () = tokio::time::sleep_until(self.deadline) => false,
+                () = self.job.gateway.kill.cancelled() => false,
+            };
+            if !is_taken {
+                self.abandon(GONE).await;
+                return None;
+            }
+            let retry = match self.parked(expires).await {
+                Ok(retry) => retry,
+                Err(fault) => {
+                    self.abandon(fault.reason()).await;
+                    return None;
+                }
+            };
+            client = retry.client;
+            match self.take_answers(&round, &retry.answers) {
+                Answered::All if self.asked.is_empty() => {
+                    self.set_course(retry.declares_tasks);
+                    return Some(client);
+                }
+                Answered::All | Answered::Some => {}
+                Answered::Declined => {
+                    client.answer(Err(Kind::Params(DECLINED))).await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Begins a round: the `InputRequiredResult`, and the keys in it.
+    fn round(&mut self, expires: Timestamp) -> Option<(String, Vec<Box<str>>)> {
+        let keys: Vec<Box<str>> = self.asked.iter().map(|question| question.key.clone()).collect();
+        let asked = self.asked.iter().map(|question| (question.key.clone(), question.method.clone())).collect();
+        let state = self.place.as_mut()?.ask(asked, expires);
+        let requests = self.asked.iter().map(|question| (&*question.key, &*question.request));
+        let result = input_required(requests, &state);
+        let Some(info) = self.server_info() else { return Some((result, keys)) };
+        let mut named = Object::parse(&result).ok()?;
+        let named = named.set("_meta", format!("{{\"{SERVER_INFO}\":{info}}}")).to_json();
+        Some((named, keys))
+    }
+
+    /// Waits for the retry. What the upstream does meanwhile is kept for it.
+    async fn parked(&mut self, expires: Timestamp) -> Result<Retry, Fault> {
+        let expires = self.job.gateway.clock.instant(expires);
+        loop {
+            let Some(place) = &mut self.place else { return Err(Fault::InputTimeout) };
+            let happening = async {
+                match &mut self.exchange {
+                    Some(exchange) => exchange.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let happening = tokio::select! {
+                retry = place.retry() => return retry.ok_or(Fault::Shutdown),
+                happening = happening => happening,
+                () = tokio::time::sleep_until(expires) => return Err(Fault::InputTimeout),
+                () = tokio::time::sleep_until(self.deadline) => return Err(Fault::Deadline { started: true }),
+                () = self.job.gateway.kill.cancelled() => return Err(Fault::Shutdown),
+            };
+            match happening {
+                Happening::Asked { id, method, params } => drop(self.take_question(id, method, params)),
+                Happening::Withdrawn(id) => {
+                    self.asked.retain(|question| question.asker != Asker::Upstream(id.clone()));
+                }
+                Happening::Ended(end) => {
+                    self.exchange = None;
+                    self.asked.clear();
+                    self.ended = Some(end);
+                }
+                // Nobody listens.
+                Happening::Notified { .. } | Happening::Undeclared { .. } | Happening::Settled(_) => {}
+            }
+        }
+    }
+
+    /// Gives the upstream the answers to the questions of a round, if all are there: those that it still waits for.
+    fn take_answers(&mut self, round: &[Box<str>], answers: &[InputResponse]) -> Answered {
+        let answer_to = |key: &str| answers.iter().find(|answer| *answer.key == *key).map(|answer| &answer.value);
+        let is_open = |key: &Box<str>| self.asked.iter().any(|question| question.key == *key);
+        if round.iter().filter(|key| is_open(key)).any(|key| answer_to(key).is_none()) {
+            return Answered::Some;
+        }
+        let (answered, open): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.asked).into_iter().partition(|question| answer_to(&question.key).is_some());
+        self.asked = open;
+        for question in answered {
+            let Some(answer) = answer_to(&question.key) else { continue };
+            match question.asker {
+                Asker::Upstream(id) => {
+                    if let Some(exchange) = &mut self.exchange {
+                        exchange.answer(&id, &Answer::Result(answer.clone()));
+                    }
+                }
+                Asker::Call if is_accepted(answer) => {}
+                Asker::Call => return Answered::Declined,
+            }
+        }
+        Answered::All
+    }
+
+    /// What becomes of the call from here on: its client has answered, and may declare something else than before.
+    fn set_course(&mut self, declares_tasks: bool) {
+        if self.job.tool.is_none() {
+            return;
+        }
+        let asked = Asked { declares_tasks, is_modern: false, has_answers: true };
+        let now = Instant::now();
+        (self.due, self.on_question) = match course::course(&self.job.policy, asked) {
+            Course::Open { after, on_question } => (after.map(|after| now + after), on_question),
+            Course::AtOnce => (Some(now), true),
+            Course::Refused | Course::Plain => (None, false),
+        };
+    }
+}
+
+fn is_accepted(answer: &str) -> bool {
+    Object::parse(answer).is_ok_and(|answer| answer.get("action") == Some("\"accept\""))
+}

@@ -1,0 +1,161 @@
+//! Where a modern client's call becomes a task: at once, or when it has taken long or asked something.
+//!
+//! The record is there before the handle leaves. Whether the connection has taken the whole of the handle decides between
+//! a task that nobody's connection owns and a request that was cancelled (2026-07-28 transports, "Cancellation").
+
+use std::sync::Arc;
+
+use crate::gateway::exchange::Happening;
+use crate::gateway::held::{Draft, HeldCall, Record, failed};
+use crate::gateway::pool::Lease;
+use crate::gateway::rejection::{Chain, Fault, Kind};
+use crate::gateway::session::Session;
+use crate::gateway::tools::Making;
+use crate::task::dialect::extension;
+use crate::task::{ApplyError, Ending, Finish, State, Task};
+
+use super::client::Client;
+use super::job::Job;
+use super::talk::{Asker, Talk};
+
+/// Why a task is cancelled whose handle nobody got.
+const UNDELIVERED: &str = "The client went away before it had the task";
+
+impl Job {
+    /// Makes the task that the call becomes.
+    async fn make_task(&self, session: u128) -> Result<Arc<Task>, Kind> {
+        let Self { route, principal, policy, .. } = self;
+        let tool = self.tool.as_deref().unwrap_or_default();
+        // Progress of a task is told to nobody (tasks extension, "Progress and logging").
+        let making = Making { route, principal, tool, session, progress_token: None, requested_ttl: None, policy };
+        self.gateway.make_task(making).await
+    }
+
+    fn record(&self, task: &Arc<Task>) -> Record {
+        let input_timeout = self.policy.input_timeout;
+        Record { gateway: Arc::clone(&self.gateway), task: Arc::clone(task), input_timeout }
+    }
+
+    /// Hands out a task at once; the upstream is called when the tenant has a place for it.
+    pub(super) async fn begin_task(mut self, client: Client) {
+        let task = match self.make_task(0).await {
+            Ok(task) => task,
+            Err(kind) => return client.answer(Err(kind)).await,
+        };
+        let record = self.record(&task);
+        tokio::join!(self.hold(&task), hand_out(&record, client));
+    }
+
+    /// Calls the upstream for a task that was just made.
+    async fn hold(&mut self, task: &Arc<Task>) {
+        let gateway = Arc::clone(&self.gateway);
+        let queued = (task.state == State::Queued).then(|| self.route.metrics.task_queued());
+        let deadline = gateway.clock.instant(task.deadline);
+        let conversation = async {
+            let started = gateway.ledger.wait(&task.owner, task.id, |task| task.state != State::Queued).await;
+            drop(queued);
+            match started {
+                Ok(Some(task)) if !task.state.is_ended() => Some(self.conversation(None).await),
+                Ok(_) => None,
+                Err(error) => Some(Err(error.into())),
+            }
+        };
+        let kill = gateway.kill.clone();
+        let conversation = tokio::select! {
+            conversation = conversation => conversation,
+            // Cancelled, or its handle was not delivered.
+            _ = gateway.ledger.wait(&task.owner, task.id, |_| false) => None,
+            () = tokio::time::sleep_until(deadline) => Some(Err(Fault::Deadline { started: false }.into())),
+            () = kill.cancelled() => Some(Err(Fault::Shutdown.into())),
+        };
+        match conversation {
+            None => {}
+            Some(Err(kind)) => self.fail(task, &kind).await,
+            Some(Ok((session, lease))) => {
+                let draft = Draft {
+                    params: std::mem::take(&mut self.params),
+                    wants_progress: true,
+                    headers: std::mem::take(&mut self.headers),
+                    exclusive: self.policy.exclusive,
+                };
+                let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
+                held.run().await;
+                give_back(self, task, lease).await;
+            }
+        }
+    }
+
+    /// Ends a task whose call could not be sent.
+    async fn fail(&self, task: &Task, kind: &Kind) {
+        let finish = match kind {
+            Kind::Fault(fault) => failed(*fault),
+            other => {
+                let error = other.to_error();
+                Finish::errored("upstream_error", error.to_json().into(), Some(error.message.into()))
+            }
+        };
+        end(self, task, finish).await;
+    }
+}
+
+impl Talk<'_> {
+    /// Makes the call a task and hands it out; the client comes back when it can't be one.
+    pub(super) async fn into_task(&mut self, client: Client) -> Option<Client> {
+        let task = match self.job.make_task(self.session.number).await {
+            Ok(task) => task,
+            Err(kind) => {
+                // It has begun, so it goes on: either answer is one that the client takes.
+                tracing::debug!(?kind, "a call can't become a task and is answered plainly");
+                return Some(client);
+            }
+        };
+        let exchange = self.exchange.take()?;
+        let asked = std::mem::take(&mut self.asked).into_iter().filter_map(|question| match question.asker {
+            Asker::Upstream(id) => Some(Happening::Asked { id, method: question.method, params: question.params }),
+            Asker::Call => None,
+        });
+        let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
+        let record = self.job.record(&task);
+        let handing_out = hand_out(&record, client);
+        let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());
+        tokio::join!(held.run(), handing_out);
+        give_back(self.job, &task, self.lease.take()).await;
+        None
+    }
+}
+
+/// Gives the client its task. One that does not get it has cancelled: the job that holds the call sees that in the record.
+async fn hand_out(record: &Record, client: Client) {
+    let Record { gateway, task, .. } = record;
+    // `working`, whatever has happened since (tasks extension, "Creating tasks").
+    let created = Task { state: State::Queued, status_message: None, ..Task::clone(task) };
+    let handle = extension::create_result(&created);
+    let is_taken = tokio::select! {
+        is_taken = client.deliver(&handle) => is_taken,
+        () = gateway.kill.cancelled() => return,
+    };
+    if !is_taken {
+        let cancelled = Finish::cancelled(Some(UNDELIVERED.into()));
+        // An end that came first stands.
+        drop(gateway.end_task(&task.owner, task.id, cancelled).await);
+    }
+}
+
+/// Lets go of the session. One on which the upstream may still be busy goes to nobody else.
+async fn give_back(job: &Job, task: &Task, lease: Option<Lease>) {
+    let Some(mut lease) = lease else { return };
+    let ended = job.gateway.ledger.get(&task.owner, task.id).await.ok().flatten();
+    let is_over = ended.is_some_and(|task| matches!(task.state, State::Ended(Ending::Returned { .. })));
+    if !is_over {
+        lease.spoil();
+    }
+}
+
+async fn end(job: &Job, task: &Task, finish: Finish) {
+    match job.gateway.end_task(&task.owner, task.id, finish).await {
+        Ok(_) | Err(ApplyError::NotFound | ApplyError::Refused { .. }) => {}
+        Err(ApplyError::Store(error)) => {
+            tracing::error!(error = %Chain(&error), task = %task.id, "an end could not be stored");
+        }
+    }
+}

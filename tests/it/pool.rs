@@ -1,0 +1,203 @@
+//! Sessions of upstreams behind clients that have none: how many there are, who shares them, and when they end.
+
+use taskgate::demo::server::{Options, Stats};
+
+use super::support::{
+    Gateway, RawUpstream, Value, json,
+    raw_upstream::{bare, with_session},
+    text_of, within,
+};
+
+/// A gateway in front of a server with sessions, with two callers.
+async fn with_callers() -> Gateway {
+    Gateway::setup().callers(&["acme/alice", "acme/bob"]).start().await
+}
+
+fn forms() -> Value {
+    json!({"elicitation": {}})
+}
+
+fn count_of(stats: &Stats, method: &'static str) -> u64 {
+    stats.methods.get(method).copied().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_pooled_session_adds_no_round_trip_after_the_first_call() {
+    let gateway = with_callers().await;
+    let alice = gateway.stateless_as("alice");
+    alice.call("echo", json!({"text": "a"})).await;
+    let before = gateway.upstream.stats();
+    for text in ["b", "c", "d"] {
+        let result = alice.call("echo", json!({"text": text})).await;
+        assert_eq!(result["content"][0]["text"], text);
+    }
+    alice.result("tools/list", json!({})).await;
+    let after = gateway.upstream.stats();
+    assert_eq!(after.http_requests - before.http_requests, 4);
+    assert_eq!((after.sessions_opened, after.sessions), (1, 1));
+}
+
+#[tokio::test]
+async fn an_interactive_session_is_one_calls_at_a_time_and_kept_for_the_next() {
+    let gateway = with_callers().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    let (held, _) = tokio::join!(alice.call("hold", json!({"seconds": null})), async {
+        gateway.started("hold", 1).await;
+        alice.call("echo", json!({"text": "beside"})).await;
+        assert_eq!(gateway.upstream.stats().sessions_opened, 2);
+        alice.call("release", json!({})).await;
+    });
+    assert_eq!(held["resultType"], "complete");
+    let before = gateway.seen(|stats| stats.get_streams == 2).await;
+    alice.call("echo", json!({"text": "again"})).await;
+    let after = gateway.upstream.stats();
+    assert_eq!((after.sessions_opened, after.http_requests), (2, before.http_requests + 1));
+}
+
+#[tokio::test]
+async fn callers_and_capabilities_have_sessions_of_their_own() {
+    let gateway = with_callers().await;
+    let (alice, bob) = (gateway.stateless_as("alice"), gateway.stateless_as("bob"));
+    alice.call("count", json!({})).await;
+    bob.call("count", json!({})).await;
+    assert_eq!(gateway.upstream.stats().sessions_opened, 2);
+    let asked = gateway.stateless_as("alice").declaring(json!({"sampling": {}, "elicitation": {"url": {}}}));
+    asked.call("count", json!({})).await;
+    let stats = gateway.upstream.stats();
+    assert_eq!(stats.sessions_opened, 3);
+    let told: Value = serde_json::from_slice(&stats.last_initialize).unwrap();
+    assert_eq!(told["capabilities"], json!({"elicitation": {"url": {}}, "sampling": {}}));
+    assert_eq!(told["clientInfo"]["name"], "taskgate");
+}
+
+#[tokio::test]
+async fn callers_who_cannot_be_told_apart_get_a_session_for_each_call() {
+    let gateway = Gateway::start().await;
+    let client = gateway.stateless();
+    for _ in 0..2 {
+        client.call("echo", json!({"text": "x"})).await;
+    }
+    let stats = gateway.seen(|stats| stats.deleted == 2).await;
+    assert_eq!((stats.sessions_opened, stats.sessions), (2, 0));
+    assert_eq!((count_of(&stats, "initialize"), count_of(&stats, "notifications/initialized")), (2, 2));
+}
+
+#[tokio::test]
+async fn a_server_without_sessions_is_greeted_once() {
+    let gateway = Gateway::setup().server(Options { stateless: true, ..Options::default() }).start().await;
+    let client = gateway.stateless();
+    client.call("echo", json!({"text": "x"})).await;
+    let before = gateway.upstream.stats();
+    client.call("echo", json!({"text": "y"})).await;
+    let after = gateway.upstream.stats();
+    assert_eq!((after.http_requests - before.http_requests, count_of(&after, "initialize")), (1, 1));
+}
+
+#[tokio::test]
+async fn concurrent_first_calls_open_one_session() {
+    let gateway = with_callers().await;
+    let alice = gateway.stateless_as("alice");
+    let calls = (0..20).map(|n| alice.call("echo", json!({"text": n.to_string()})));
+    let results = futures_util::future::join_all(calls).await;
+    for (n, result) in results.iter().enumerate() {
+        assert_eq!(result["content"][0]["text"], n.to_string());
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+#[tokio::test]
+async fn a_forgotten_session_is_opened_anew_and_the_call_sent_once_more() {
+    let gateway = with_callers().await;
+    let alice = gateway.stateless_as("alice");
+    alice.call("count", json!({})).await;
+    gateway.upstream.forget_sessions();
+    let result = alice.call("count", json!({})).await;
+    // Once: it was not executed the first time.
+    assert_eq!(result["content"][0]["text"], "2");
+    assert_eq!(gateway.upstream.stats().sessions_opened, 2);
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_every_session_at_once_is_not_asked_for_ever() {
+    let server = RawUpstream::start(|heard| (heard.method == "tools/call").then(|| vec![bare(404)])).await;
+    let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
+    let response = gateway.stateless_as("alice").response("tools/call", json!({"name": "x"})).await;
+    assert_eq!(response["error"]["data"]["reason"], "upstream_unreachable", "{response}");
+    assert_eq!((server.count("initialize"), server.count("tools/call")), (2, 2));
+}
+
+#[tokio::test]
+async fn idle_sessions_end() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).sections("sessions: {idle: 100ms}").start().await;
+    gateway.stateless_as("alice").declaring(forms()).call("echo", json!({"text": "x"})).await;
+    gateway.stateless_as("alice").call("echo", json!({"text": "x"})).await;
+    let stats = gateway.seen(|stats| stats.deleted == 2).await;
+    assert_eq!((stats.sessions_opened, stats.sessions), (2, 0));
+}
+
+#[tokio::test]
+async fn the_one_that_was_idle_longest_makes_room() {
+    let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).sections("sessions: {max: 1}").start().await;
+    for caller in ["alice", "bob", "alice"] {
+        gateway.stateless_as(caller).call("echo", json!({"text": "x"})).await;
+    }
+    let stats = gateway.seen(|stats| stats.deleted == 2).await;
+    assert_eq!((stats.sessions_opened, stats.sessions), (3, 1));
+    let alice = gateway.stateless_as("alice");
+    tokio::join!(alice.call("hold", json!({"seconds": null})), async {
+        gateway.started("hold", 1).await;
+        let (_, error) = gateway.stateless_as("bob").error("tools/call", json!({"name": "echo"})).await;
+        assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(429), &json!("sessions")));
+        alice.call("release", json!({})).await;
+    });
+}
+
+#[tokio::test]
+async fn sessions_end_with_the_gateway() {
+    let mut gateway = with_callers().await;
+    gateway.stateless_as("alice").call("echo", json!({"text": "x"})).await;
+    gateway.stateless_as("bob").declaring(forms()).call("echo", json!({"text": "x"})).await;
+    gateway.stop().await;
+    let stats = gateway.seen(|stats| stats.deleted == 2).await;
+    assert_eq!(stats.sessions, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_chooses_an_older_version_is_told_what_it_can_read() {
+    let server = RawUpstream::start(|heard| {
+        let older = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "raw", "version": "0"}});
+        (heard.method == "initialize").then(|| vec![with_session(&heard.answer(&older.to_string()))])
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {"url": {}}}));
+    client.call("x", json!({})).await;
+    let told = server.heard("initialize", 2).await;
+    assert_eq!(told[0].body["params"]["capabilities"], json!({"elicitation": {"url": {}}}));
+    assert_eq!(told[1].body["params"]["capabilities"], json!({}));
+    let called = server.heard("tools/call", 1).await;
+    assert_eq!(called[0].headers["mcp-protocol-version"], "2025-06-18");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_or_refuses_is_an_error_and_is_tried_again() {
+    let server = RawUpstream::start(|heard| (heard.method == "initialize").then(|| vec![bare(500)])).await;
+    let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
+    let alice = gateway.stateless_as("alice");
+    for tries in 1..3 {
+        let response = within(alice.response("tools/call", json!({"name": "x"}))).await;
+        assert_eq!(response["error"]["code"], -32603, "{response}");
+        assert_eq!(server.count("initialize"), tries);
+    }
+}
+
+#[tokio::test]
+async fn a_server_over_stdio_has_a_process_for_each_caller() {
+    let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).stdio(&[]).start().await;
+    for (caller, count) in [("alice", "1"), ("alice", "2"), ("bob", "1"), ("alice", "3")] {
+        let client = gateway.stateless_as(caller);
+        let response = client.response("tools/call", json!({"name": "count", "arguments": {}})).await;
+        assert_eq!(text_of(&response), count, "{caller}");
+    }
+}
