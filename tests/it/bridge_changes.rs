@@ -144,3 +144,25 @@ async fn a_slow_acknowledgement_keeps_only_its_own_request_waiting() {
     assert!(called.get("result").is_some());
     assert_eq!(subscribed.response().await["result"], json!({}));
 }
+
+#[tokio::test]
+async fn a_server_that_changes_its_era_makes_its_clients_begin_anew() {
+    let gateway = in_front_of_modern().await;
+    let client = gateway.open().await;
+    assert!(client.call("echo", json!({"text": "x"})).await.get("result").is_some());
+    // When the server speaks only the older era,
+    gateway.upstream.set_era(Era::Legacy);
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"text": "x"}}});
+    assert_eq!(client.post(call.to_string()).await.status, StatusCode::NOT_FOUND);
+    // then a new session is one with the server itself,
+    let client = gateway.open().await;
+    assert!(client.call("echo", json!({"text": "x"})).await.get("result").is_some());
+    assert_eq!(gateway.upstream.stats().method("initialize"), 1);
+    // and the same the other way round.
+    gateway.upstream.set_era(Era::Modern);
+    let answer = client.post(call.to_string()).await;
+    assert_ne!(answer.status, StatusCode::OK);
+    let client = gateway.open().await;
+    assert!(client.call("echo", json!({"text": "x"})).await.get("result").is_some());
+}
