@@ -30,6 +30,7 @@ mod limits;
 mod load;
 mod mirrored;
 mod modern;
+mod native;
 mod once;
 mod operators;
 mod parking;

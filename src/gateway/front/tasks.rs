@@ -76,6 +76,7 @@ impl Job {
                     params: std::mem::take(&mut self.params),
                     wants_progress: true,
                     headers: std::mem::take(&mut self.headers),
+                    refresh: None,
                     exclusive: self.policy.exclusive,
                 };
                 let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
