@@ -32,6 +32,7 @@ mod limits;
 mod load;
 mod mirrored;
 mod modern;
+mod native;
 mod once;
 mod operators;
 mod parking;

@@ -76,6 +76,7 @@ impl Job {
                     params: std::mem::take(&mut self.params),
                     wants_progress: true,
                     headers: std::mem::take(&mut self.headers),
+                    refresh: None,
                     exclusive: self.policy.exclusive,
                     refresh: None,
                 };
