@@ -40,6 +40,8 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
     /// `params` in place of the client's.
     pub(super) params: Option<String>,
+    /// The upstream does tasks itself, and may see what is said of them.
+    pub(super) passes_tasks: bool,
 }
 
 /// A call's entry in its session, or that of a stream which is taken up again.
@@ -70,6 +72,7 @@ impl Gateway {
             // Boxed, since every call would have room for it.
             return Box::pin(self.bridged_request(call, session, request, manner)).await;
         }
+        let manner = Manner { passes_tasks: call.route.passes_tasks(&session), ..manner };
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -205,7 +208,7 @@ impl Gateway {
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
-        let body = without_related(body);
+        let body = if call.route.passes_tasks(session) { body } else { without_related(body) };
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
@@ -234,7 +237,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
 fn outgoing(request: &Request<'_>, plan: &Plan, manner: &Manner, headers: HeaderMap) -> Outgoing {
     let mut body = match &manner.params {
         Some(params) => with_params(request, params),
-        None if request.params.speaks_of_tasks() => without_tasks(request),
+        None if !manner.passes_tasks && request.params.speaks_of_tasks() => without_tasks(request),
         None => request.body.clone(),
     };
     let mut progress_token = request.params.progress_token();
