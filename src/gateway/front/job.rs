@@ -88,6 +88,9 @@ impl Job {
             }
             match Talk::new(&mut self, ready, deadline).run(client).await {
                 Left::Nothing => return,
+                // Nothing but an upstream that has sessions now knows nothing of a conversation without: the request goes
+                // the other way.
+                Left::SessionGone(left) if self.side != Side::Legacy => return left.answer(Err(Kind::OtherEra)).await,
                 Left::SessionGone(left) if is_last => {
                     return left.answer(Err(Kind::from(Fault::UpstreamUnreachable))).await;
                 }
