@@ -14,6 +14,7 @@ mod support;
 
 mod audit;
 mod bad_messages;
+mod both_eras;
 mod bridge;
 mod bridge_questions;
 mod bridge_streams;
@@ -28,8 +29,8 @@ mod killing;
 mod ladder;
 mod limits;
 mod load;
-mod modern;
 mod mirrored;
+mod modern;
 mod once;
 mod operators;
 mod parking;
