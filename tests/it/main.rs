@@ -14,6 +14,7 @@ mod support;
 
 mod audit;
 mod bad_messages;
+mod both_eras;
 mod bridge;
 mod bridge_changes;
 mod bridge_questions;
