@@ -12,6 +12,7 @@
 
 mod support;
 
+mod across;
 mod audit;
 mod bad_messages;
 mod bridge;
@@ -28,8 +29,8 @@ mod killing;
 mod ladder;
 mod limits;
 mod load;
-mod modern;
 mod mirrored;
+mod modern;
 mod once;
 mod operators;
 mod parking;
