@@ -12,6 +12,7 @@
 
 mod support;
 
+mod across;
 mod audit;
 mod bad_messages;
 mod both_eras;
