@@ -13,6 +13,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::method::Method;
+use crate::mcp::probe;
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
@@ -41,6 +42,8 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
     /// `params` in place of the client's.
     pub(super) params: Option<String>,
+    /// The upstream does tasks itself, and may see what is said of them.
+    pub(super) passes_tasks: bool,
 }
 
 /// A call's entry in its session, or that of a stream which is taken up again.
@@ -71,6 +74,7 @@ impl Gateway {
             // Boxed, since every call would have room for it.
             return Box::pin(self.bridged_request(call, session, request, manner)).await;
         }
+        let manner = Manner { passes_tasks: call.route.passes_tasks(&session), ..manner };
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -183,6 +187,11 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
+            if matches!(&sent, Err(error) if is_of_other_era(error) && session.terms.upstream.version.has_sessions()) {
+                // The server has no sessions any more. The client opens a new one, which will be translated.
+                gateway.end_session(&route, &session);
+                return Err(Kind::NoSession);
+            }
             if let Err(error) = &sent
                 && !session.terms.upstream.version.has_sessions()
                 && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
@@ -201,7 +210,7 @@ impl Gateway {
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
-        let body = without_related(body);
+        let body = if call.route.passes_tasks(session) { body } else { without_related(body) };
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
@@ -213,6 +222,11 @@ impl Gateway {
         sent?;
         Ok(Answer::Accepted)
     }
+}
+
+/// Whether only servers without sessions refuse in this way.
+fn is_of_other_era(error: &Error) -> bool {
+    matches!(error, Error::Refused { error, .. } if probe::is_modern_error(error))
 }
 
 fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
@@ -230,7 +244,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
 fn outgoing(request: &Request<'_>, plan: &Plan, manner: &Manner, headers: HeaderMap) -> Outgoing {
     let mut body = match &manner.params {
         Some(params) => with_params(request, params),
-        None if request.params.speaks_of_tasks() => without_tasks(request),
+        None if !manner.passes_tasks && request.params.speaks_of_tasks() => without_tasks(request),
         None => request.body.clone(),
     };
     let mut progress_token = request.params.progress_token();

@@ -17,7 +17,7 @@ use crate::tenant::fair;
 
 use conversation::Conversation;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
-use ending::{finish_of, message_of_error};
+use ending::{errored, finish_of};
 
 use super::exchange::{self, Dispatch, Exchange, Happening, Refresh};
 use super::rejection::{Chain, Fault};
@@ -285,9 +285,7 @@ impl Record {
     async fn finish(&self, end: End) {
         let finish = match end {
             End::Call(exchange::End::Answered(message)) => finish_of(&message),
-            End::Call(exchange::End::Refused { error, .. }) => {
-                Finish::errored(UPSTREAM_ERROR, (*error).into(), message_of_error(&error))
-            }
+            End::Call(exchange::End::Refused { error, .. }) => errored(&error),
             End::Call(exchange::End::SessionGone) => failed(Fault::UpstreamUnreachable),
             End::Call(exchange::End::Fault(fault)) | End::Fault(fault) => failed(fault),
             End::Over => return,

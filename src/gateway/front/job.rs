@@ -82,7 +82,7 @@ impl Job {
             }
             if let What::Discovery = self.what {
                 let welcome = ready.lease.as_ref().map_or("{}", Lease::welcome);
-                let result = super::discovered(welcome).ok_or(Kind::from(Fault::UpstreamProtocol));
+                let result = super::discovered(welcome, self.route.native).ok_or(Kind::from(Fault::UpstreamProtocol));
                 let answer = result.map(|result| client.response(&result));
                 return client.answer(answer).await;
             }

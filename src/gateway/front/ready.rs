@@ -98,6 +98,8 @@ async fn ask(gateway: &Arc<Gateway>, job: &Job, lease: &Lease, method: &str, par
         params,
         wants_progress: false,
         headers: job.headers.clone(),
+        log_level: None,
+        refresh: None,
         places: Box::new(()),
     });
     loop {

@@ -141,6 +141,8 @@ impl<'j> Talk<'j> {
             // What may become a task tells how far it is.
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
+            log_level: None,
+            refresh: None,
             places,
         });
         self.exchange = Some(exchange);

@@ -77,6 +77,7 @@ impl Job {
                     wants_progress: true,
                     headers: std::mem::take(&mut self.headers),
                     exclusive: self.policy.exclusive,
+                    refresh: None,
                 };
                 let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
                 held.run().await;
