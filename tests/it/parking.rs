@@ -25,7 +25,8 @@ fn retry(tool: &str, asked: &Value, answers: &[Value]) -> Value {
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let keys: Vec<&String> = asked["inputRequests"].as_object().unwrap().keys().collect();
     assert_eq!(keys.len(), answers.len(), "{asked}");
-    let answers: Value = keys.into_iter().cloned().zip(answers.iter().cloned()).collect::<serde_json::Map<_, _>>().into();
+    let answers: Value =
+        keys.into_iter().cloned().zip(answers.iter().cloned()).collect::<serde_json::Map<_, _>>().into();
     json!({"name": tool, "arguments": {}, "inputResponses": answers, "requestState": asked["requestState"]})
 }
 
@@ -266,8 +267,11 @@ async fn a_question_that_its_server_withdraws_is_not_waited_for() {
     let (one, two) = (Arc::clone(&first), Arc::clone(&second));
     let server = RawUpstream::calling(move |heard| {
         let ask = |id: &str| {
-            event(&json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create",
-                "params": {"message": id, "requestedSchema": {"type": "object"}}}).to_string())
+            event(
+                &json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create",
+                "params": {"message": id, "requestedSchema": {"type": "object"}}})
+                .to_string(),
+            )
         };
         let withdraw = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "a"}});
         vec![
@@ -340,8 +344,10 @@ async fn lists_and_completions_ask_nothing() {
     let server = RawUpstream::start(|heard| {
         let is_asking = matches!(heard.method.as_str(), "tools/list" | "completion/complete");
         is_asking.then(|| {
-            let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}});
-            let result = if heard.method == "tools/list" { r#"{"tools":[]}"# } else { r#"{"completion":{"values":[]}}"# };
+            let question =
+                json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}});
+            let result =
+                if heard.method == "tools/list" { r#"{"tools":[]}"# } else { r#"{"completion":{"values":[]}}"# };
             vec![events_head(), event(&question.to_string()), event(&heard.answer(result)), last_chunk()]
         })
     })
@@ -354,7 +360,9 @@ async fn lists_and_completions_ask_nothing() {
     // Nothing was declared for them, so that a server has nothing to ask; one that asks all the same is refused.
     let initialized = server.heard("initialize", 2).await;
     assert!(initialized.iter().all(|heard| heard.body["params"]["capabilities"] == json!({})));
-    server.until(|heard| heard.iter().filter(|heard| heard.body["id"] == "q" && heard.method.is_empty()).count() == 2).await;
+    server
+        .until(|heard| heard.iter().filter(|heard| heard.body["id"] == "q" && heard.method.is_empty()).count() == 2)
+        .await;
 }
 
 #[tokio::test]
@@ -431,11 +439,7 @@ async fn a_url_that_is_declined_or_cannot_be_asked_for_ends_the_call() {
 
 #[tokio::test]
 async fn only_so_many_calls_of_one_caller_wait() {
-    let gateway = Gateway::setup()
-        .callers(&["acme/alice", "acme/bob"])
-        .upstream("max_in_flight: 200")
-        .start()
-        .await;
+    let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).upstream("max_in_flight: 200").start().await;
     let forms = || json!({"elicitation": {}});
     let alice = gateway.stateless_as("alice").declaring(forms());
     let mut last = Value::Null;

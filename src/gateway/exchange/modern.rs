@@ -224,7 +224,9 @@ impl Exchange {
             let names = names_of(error);
             // A conversation without a session stands for a client that takes no event streams.
             let why = if self.session.is_unlisted() {
-                format!("The server needs to ask the client something ({names}), and this client can't receive requests")
+                format!(
+                    "The server needs to ask the client something ({names}), and this client can't receive requests"
+                )
             } else {
                 format!("The server needs what this client did not declare: {names}")
             };
