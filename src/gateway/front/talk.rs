@@ -124,6 +124,9 @@ impl<'j> Talk<'j> {
         let may_be_task = matches!(job.course, Course::Open { .. });
         let params = super::without_context(&job.params, self.session.terms.upstream.version);
         let params = params.filter(|_| &*job.method == "completion/complete").unwrap_or_else(|| job.params.clone());
+        // The client's own headers fit what was known of the tool; it may have changed since.
+        let mirrors = job.tool.is_some() && !self.session.terms.upstream.version.has_sessions();
+        let refresh = if mirrors { job.gateway.mirror_anew(&job.route, &job.params) } else { None };
         let mut exchange = Exchange::new(Dispatch {
             gateway: Arc::clone(&job.gateway),
             route: Arc::clone(&job.route),
@@ -134,7 +137,7 @@ impl<'j> Talk<'j> {
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
             log_level: job.log_level.clone(),
-            refresh: None,
+            refresh,
             places,
         });
         // The client's own affair, until the call is a task.

@@ -206,6 +206,14 @@ impl Upstream {
     }
 }
 
+/// Takes a change to whoever hears of it. What is known of tools may not be true any more.
+fn tell(inbox: &Inbox, route: &Route, method: &str, params: Option<&str>) {
+    if Method::parse(method) == Method::ToolsListChanged {
+        route.schemas.forget();
+    }
+    inbox.offer(method, params);
+}
+
 /// The next message of a stream, read.
 async fn next(messages: &mut Messages, id: &Id, filter: &Filter) -> Said {
     let message = match messages.next().await {
@@ -270,7 +278,7 @@ impl Keeper {
         match said {
             Said::Told { method, params } => {
                 self.failures = 0;
-                self.inbox.offer(&method, params.as_deref());
+                tell(&self.inbox, &self.upstream.route, &method, params.as_deref());
             }
             Said::Acknowledged(_) | Said::Nothing => {}
             Said::Ended => self.lost(true),
@@ -326,7 +334,7 @@ impl Keeper {
                 tokio::select! {
                     opened = &mut opening => break opened,
                     said = said_by(&mut self.stream, &self.filter) => match said {
-                        Said::Told { method, params } => self.inbox.offer(&method, params.as_deref()),
+                        Said::Told { method, params } => tell(&self.inbox, &self.upstream.route, &method, params.as_deref()),
                         Said::Acknowledged(_) | Said::Nothing => {}
                         Said::Ended | Said::Refused(_) => self.stream = None,
                     },
@@ -353,7 +361,7 @@ impl Keeper {
     fn drain(&mut self) {
         use futures_util::FutureExt as _;
         while let Some(Said::Told { method, params }) = said_by(&mut self.stream, &self.filter).now_or_never() {
-            self.inbox.offer(&method, params.as_deref());
+            tell(&self.inbox, &self.upstream.route, &method, params.as_deref());
         }
     }
 
