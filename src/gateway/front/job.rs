@@ -32,6 +32,10 @@ pub(super) struct Job {
     /// The client wants to hear of progress.
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
+    /// What the request says of its client: capabilities and `Implementation`, as an upstream of its era may see them.
+    pub(super) claims: (Box<str>, Box<str>),
+    /// From which level on it wants log messages.
+    pub(super) log_level: Option<Box<str>>,
     /// What its client can be asked.
     pub(super) profile: ClientCapabilities,
     /// Its answer may be questions.
