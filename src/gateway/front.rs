@@ -20,8 +20,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, string_value};
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::envelope::Envelope;
+use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
+use crate::mcp::envelope::{Envelope, GATEWAY_INFO};
 use crate::mcp::input;
 use crate::mcp::method::Method;
 use crate::mcp::project;
@@ -30,6 +30,7 @@ use crate::mcp::version::ProtocolVersion;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::ladder::needs_tasks;
+use super::modern::TasksOf;
 use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
 use super::rejection::{Fault, Kind};
@@ -95,7 +96,7 @@ impl Gateway {
             is_modern: side != Side::Legacy,
             has_answers: request.params.input_responses.is_some(),
         };
-        let course = if tool.is_some() { course(&policy, asked) } else { Course::Plain };
+        let course = if tool.is_some() && !route.native { course(&policy, asked) } else { Course::Plain };
         if course == Course::Refused {
             return Err(needs_tasks("This tool can only be called by requests that declare the extension"));
         }
@@ -124,6 +125,8 @@ impl Gateway {
             params,
             wants_progress: envelope.progress_token.is_some(),
             headers: std::mem::take(&mut call.headers),
+            claims: claims_of(envelope),
+            log_level: envelope.log_level.as_deref().map(Into::into),
             profile,
             may_ask,
             what,
@@ -141,6 +144,13 @@ impl Gateway {
         let state = self.brought_state(&Binding::of(call), request)?;
         Ok(modern::params_for_upstream(request, envelope, state).unwrap_or_else(|| whole.to_owned()))
     }
+}
+
+/// What a request says of its client, without what no upstream is told.
+fn claims_of(envelope: &Envelope<'_>) -> (Box<str>, Box<str>) {
+    let capabilities = for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN);
+    let capabilities = capabilities.unwrap_or_else(|_| "{}".to_owned());
+    (capabilities.into(), envelope.client_info.unwrap_or(GATEWAY_INFO).into())
 }
 
 /// Whether a call may become a task, so that somebody must be there who can make it one.
@@ -172,7 +182,7 @@ async fn answered(waiting: Waiting) -> Result<Answer, Kind> {
 }
 
 /// The `server/discover` result of a server with sessions, out of what it said in its handshake (2026-07-28 discovery).
-fn discovered(welcome: &str) -> Option<String> {
+fn discovered(welcome: &str, native: bool) -> Option<String> {
     let welcome = Object::parse(welcome).ok()?;
     let mut result = Object::default();
     result.set("supportedVersions", "[]");
@@ -180,7 +190,8 @@ fn discovered(welcome: &str) -> Option<String> {
     if let Some(instructions) = welcome.get("instructions").filter(|text| string_value(text).is_some()) {
         result.set("instructions", instructions);
     }
-    let result = modern::discovered(&result.to_json())?;
+    let tasks = if native { TasksOf::Nobody } else { TasksOf::Gateway };
+    let result = modern::discovered(&result.to_json(), tasks)?;
     project::result_for_modern("server/discover", &result, welcome.get("serverInfo"))
 }
 
