@@ -129,7 +129,7 @@ impl Gateway {
         let honoured = Filter { tasks, ..honoured };
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
-        let held = (admitted, route.metrics.stream());
+        let held = (admitted, call.route.metrics.stream());
         let body = EventStream::new(receiver, Vec::new(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
         let sending = Sending { id: request.id.clone(), stream };
         let teller = Teller { sending, source, watched, honoured, _held: held };

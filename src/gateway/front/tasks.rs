@@ -74,9 +74,7 @@ impl Job {
                 let draft = Draft {
                     params: std::mem::take(&mut self.params),
                     wants_progress: true,
-                    refresh: None,
                     headers: std::mem::take(&mut self.headers),
-                    refresh: None,
                     exclusive: self.policy.exclusive,
                     refresh: None,
                 };
