@@ -140,7 +140,7 @@ async fn a_cancel_is_acknowledged_however_often_it_comes() {
     }
     assert_eq!(legacy.task(&id).await["status"], "cancelled");
     assert_eq!(modern.task(&id).await["status"], "cancelled");
-    gateway.seen(|stats| stats.cancelled == 1).await;
+    gateway.seen(|stats| stats.cancelled.len() == 1).await;
     // An ended task is as it was.
     let id = legacy.start("echo", json!({"text": "x"})).await;
     modern.until(&id, "completed").await;
