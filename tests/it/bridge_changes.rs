@@ -4,8 +4,8 @@
 use http::StatusCode;
 use taskgate::demo::server::{Era, Options};
 
-use crate::support::raw_upstream::{bare, event, events_head, gate, last_chunk};
 use crate::support::raw_upstream::{Heard, Step};
+use crate::support::raw_upstream::{bare, event, events_head, gate, last_chunk};
 use crate::support::stateless::stateless;
 use crate::support::{Gateway, Value, json};
 
