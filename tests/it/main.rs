@@ -20,6 +20,7 @@ mod bridge_streams;
 mod broken_gateways;
 mod bulk;
 mod callers;
+mod deferral;
 mod eras;
 mod faithful;
 mod faults;
