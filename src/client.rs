@@ -1,11 +1,14 @@
-//! The project's own small client of the handshake era: calls tools plainly or through tasks over streamable HTTP.
+//! The project's own small client of either era: calls tools plainly or through tasks over streamable HTTP.
 //!
 //! It does what a careful client does: keeps a GET stream, resumes streams that drop, polls at the server's interval,
 //! answers each question once and ends its session. It speaks to any server, not only to this gateway.
 
+mod asking;
 mod error;
+mod following;
 mod incoming;
 mod listening;
+mod modern;
 mod task;
 
 use std::collections::HashMap;
@@ -25,11 +28,12 @@ use crate::jsonrpc::{self, Id, Message, Object, string_value};
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::http::Http;
 use crate::upstream::messages::Messages;
-use crate::upstream::{Kind, Outgoing, Reply, SessionKey, Upstream};
+use crate::upstream::{Kind, Opened, Outgoing, Reply, SessionKey, Upstream};
 
 pub use crate::upstream::http::Config;
 pub use error::{Error, ServerError};
 pub use incoming::{Event, Progress, Question};
+pub use modern::{Connected, Era, Modern, connect};
 pub use task::{Task, TaskStatus};
 
 /// How many events wait for the program. Progress and status that find no place are left out; questions wait.
@@ -104,21 +108,7 @@ impl Client {
             "clientInfo": {"name": "taskgate", "version": env!("CARGO_PKG_VERSION")},
         });
         let opened = http.open(&params.to_string(), HeaderMap::new()).await?;
-        let (events, receiver) = mpsc::channel(EVENTS);
-        let inner = Arc::new(Inner {
-            http,
-            session: opened.session,
-            welcome: opened.result,
-            max_message,
-            closed: jobs.stopping().child_token(),
-            jobs,
-            next_id: AtomicU64::new(1),
-            events,
-            tokens: Mutex::default(),
-            questions: Mutex::default(),
-            announced: watch::Sender::default(),
-            answering: Arc::new(Semaphore::new(ANSWERS)),
-        });
+        let (inner, receiver) = Inner::new(http, max_message, opened, jobs);
         inner.notify("notifications/initialized", None).await?;
         inner.jobs.spawn("client stream", listening::listen(Arc::clone(&inner)));
         Ok((Self { inner }, receiver))
@@ -158,28 +148,13 @@ impl Client {
     /// # Errors
     /// Any [`Error`].
     pub async fn tools(&self) -> Result<Vec<Tool>, Error> {
-        let mut tools = Vec::new();
-        let mut cursor: Option<String> = None;
-        // A server that pages in a circle must not hold the client for good.
-        for _ in 0..1000 {
-            let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{cursor}}}"));
-            let result = self.inner.repeat("tools/list", params.as_deref()).await?;
-            let page = Object::parse(&result).map_err(|defect| Error::protocol(&defect))?;
-            let listed: Vec<Object<'_>> = serde_json::from_str(page.get("tools").unwrap_or("[]"))
-                .map_err(|error| Error::Protocol(format!("it lists tools that can't be read: {error}")))?;
-            tools.extend(listed.iter().map(tool));
-            cursor = page.get("nextCursor").filter(|cursor| *cursor != "null").map(str::to_owned);
-            if cursor.is_none() {
-                return Ok(tools);
-            }
-        }
-        Err(Error::Protocol("its list of tools has no end".to_owned()))
+        self.inner.list_tools(|cursor| (cursor.map(page), HeaderMap::new())).await
     }
 
     /// A new id for a call.
     #[must_use]
     pub fn new_call(&self) -> CallId {
-        CallId(self.inner.next_id.fetch_add(1, Ordering::Relaxed))
+        self.inner.new_call()
     }
 
     /// Calls a tool plainly and waits for its result, as JSON text.
@@ -212,6 +187,11 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.inner.closed.cancel();
     }
+}
+
+/// The `params` that ask for the page at a cursor, which is JSON text.
+fn page(cursor: &str) -> String {
+    format!("{{\"cursor\":{cursor}}}")
 }
 
 fn tool(declaration: &Object<'_>) -> Tool {
@@ -250,6 +230,53 @@ impl Drop for Token {
 }
 
 impl Inner {
+    /// What is shared about a server that has been asked who it is.
+    fn new(http: Http, max_message: usize, opened: Opened, jobs: Jobs) -> (Arc<Self>, mpsc::Receiver<Event>) {
+        let (events, receiver) = mpsc::channel(EVENTS);
+        let inner = Self {
+            http,
+            session: opened.session,
+            welcome: opened.result,
+            max_message,
+            closed: jobs.stopping().child_token(),
+            jobs,
+            next_id: AtomicU64::new(1),
+            events,
+            tokens: Mutex::default(),
+            questions: Mutex::default(),
+            announced: watch::Sender::default(),
+            answering: Arc::new(Semaphore::new(ANSWERS)),
+        };
+        (Arc::new(inner), receiver)
+    }
+
+    fn new_call(&self) -> CallId {
+        CallId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Every page of `tools/list`; `asking` gives the `params` and header fields for the page at a cursor.
+    async fn list_tools(
+        self: &Arc<Self>,
+        asking: impl Fn(Option<&str>) -> (Option<String>, HeaderMap) + Send,
+    ) -> Result<Vec<Tool>, Error> {
+        let mut tools = Vec::new();
+        let mut cursor: Option<String> = None;
+        // A server that pages in a circle must not hold the client for good.
+        for _ in 0..1000 {
+            let (params, headers) = asking(cursor.as_deref());
+            let result = self.repeat("tools/list", params.as_deref(), headers).await?;
+            let page = Object::parse(&result).map_err(|defect| Error::protocol(&defect))?;
+            let listed: Vec<Object<'_>> = serde_json::from_str(page.get("tools").unwrap_or("[]"))
+                .map_err(|error| Error::Protocol(format!("it lists tools that can't be read: {error}")))?;
+            tools.extend(listed.iter().map(tool));
+            cursor = page.get("nextCursor").filter(|cursor| *cursor != "null").map(str::to_owned);
+            if cursor.is_none() {
+                return Ok(tools);
+            }
+        }
+        Err(Error::Protocol("its list of tools has no end".to_owned()))
+    }
+
     /// Takes progress under the call's token until the guard goes.
     fn token(self: &Arc<Self>, call: CallId) -> Token {
         let token = call.0.to_string();
@@ -268,11 +295,11 @@ impl Inner {
     }
 
     /// A request that may be sent again when the connection breaks, since it changes nothing.
-    async fn repeat(self: &Arc<Self>, method: &str, params: Option<&str>) -> Result<String, Error> {
+    async fn repeat(self: &Arc<Self>, method: &str, params: Option<&str>, headers: HeaderMap) -> Result<String, Error> {
         let mut tries = 0;
         loop {
             let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
-            match self.request(&id, method, params).await {
+            match self.exchange(&id, method, params, headers.clone()).await {
                 Err(Error::Connect(_) | Error::Lost(_)) if tries < TRIES => {
                     tries += 1;
                     tokio::time::sleep(PATIENCE).await;
@@ -282,12 +309,23 @@ impl Inner {
         }
     }
 
+    /// Sends a request without header fields of its own.
+    async fn request(self: &Arc<Self>, id: &Id, method: &str, params: Option<&str>) -> Result<String, Error> {
+        self.exchange(id, method, params, HeaderMap::new()).await
+    }
+
     /// Sends a request and reads until its response; what comes before is taken in. A stream that drops is resumed
     /// where the server gave event ids.
-    async fn request(self: &Arc<Self>, id: &Id, method: &str, params: Option<&str>) -> Result<String, Error> {
+    async fn exchange(
+        self: &Arc<Self>,
+        id: &Id,
+        method: &str,
+        params: Option<&str>,
+        headers: HeaderMap,
+    ) -> Result<String, Error> {
         let body = jsonrpc::request(id, method, params);
         let kind = Kind::Request { id: id.clone(), progress_token: None };
-        let reply = self.http.send(&self.session, Outgoing { kind, body, headers: HeaderMap::new() }).await?;
+        let reply = self.http.send(&self.session, Outgoing { kind, body, headers }).await?;
         let is_whole = matches!(reply, Reply::Json(_));
         let mut messages = Messages::of_reply(reply, self.max_message);
         let mut resume = Resume::default();

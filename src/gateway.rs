@@ -108,6 +108,17 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 type Gate = (Option<OwnedRwLockReadGuard<()>>, Option<OwnedRwLockWriteGuard<()>>);
 
 impl Route {
+    /// Whether the gateway's tasks, in the core dialect, are offered on a session.
+    fn adds_tasks(&self, session: &Session) -> bool {
+        !self.native && session.terms.version.has_tasks()
+    }
+
+    /// Whether the upstream's own tasks pass on a session: where both sides speak the same dialect, which no translation
+    /// between the eras leaves whole.
+    fn passes_tasks(&self, session: &Session) -> bool {
+        self.native && !session.terms.is_bridged()
+    }
+
     /// Waits until a call may be on its session. Free where no tool is exclusive.
     async fn gate(&self, session: &Session, exclusive: bool) -> Gate {
         if exclusive {
@@ -321,7 +332,7 @@ impl Gateway {
             return self.initialize(call, request).await;
         }
         let session = self.session(call)?;
-        let has_tasks = session.terms.version.has_tasks();
+        let has_tasks = call.route.adds_tasks(&session);
         match request.method {
             Method::ToolsCall => self.tools_call(call, session, request).await,
             Method::ToolsList => self.tools_list(call, session, request).await,
@@ -329,6 +340,11 @@ impl Gateway {
             Method::TasksResult if has_tasks => self.tasks_result(call, &session, request).await,
             Method::TasksCancel if has_tasks => self.tasks_cancel(call, request).await,
             Method::TasksList if has_tasks && call.principal.authenticated => self.tasks_list(call, request).await,
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksList
+                if call.route.passes_tasks(&session) =>
+            {
+                self.forward(call, session, request, Manner::default()).await
+            }
             // 2025-11-25 lifecycle, "Operation": only what was negotiated.
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksList => {
                 Err(Kind::NotServed("This method is not offered on this session"))

@@ -1,6 +1,6 @@
 //! The cases: what runs in each round, and what is judged.
 
-use crate::plan::{Action, Figure, Tool};
+use crate::plan::{Action, Era, Figure, Tool};
 use crate::rounds::Options;
 use crate::stand::{Setup, Target};
 
@@ -55,13 +55,15 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 pub(crate) fn all(options: &Options) -> Vec<Case> {
-    let mut cases: Vec<_> = PASSES.iter().map(pass).collect();
+    let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
+    cases.push(modern_on_legacy());
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
 
 /// A case of plain calls: every target under the same load.
 struct Pass {
+    era: Era,
     name: &'static str,
     title: &'static str,
     action: Action,
@@ -75,6 +77,7 @@ const fn closed(tool: Tool, connections: usize) -> Action {
 
 const PASSES: [Pass; 7] = [
     Pass {
+        era: Era::Legacy,
         name: "small-1",
         title: "small tools/call, 1 connection",
         action: closed(Tool::Small, 1),
@@ -82,6 +85,7 @@ const PASSES: [Pass; 7] = [
         at_most: 1.3,
     },
     Pass {
+        era: Era::Legacy,
         name: "small-16",
         title: "small tools/call, 16 connections",
         action: closed(Tool::Small, 16),
@@ -89,6 +93,7 @@ const PASSES: [Pass; 7] = [
         at_most: 1.25,
     },
     Pass {
+        era: Era::Legacy,
         name: "small-64",
         title: "small tools/call, 64 connections",
         action: closed(Tool::Small, 64),
@@ -96,6 +101,7 @@ const PASSES: [Pass; 7] = [
         at_most: 1.3,
     },
     Pass {
+        era: Era::Legacy,
         name: "big",
         title: "results of 64 KiB, 16 connections",
         action: closed(Tool::Big, 16),
@@ -103,6 +109,7 @@ const PASSES: [Pass; 7] = [
         at_most: 1.5,
     },
     Pass {
+        era: Era::Legacy,
         name: "burst",
         title: "bursts of 100 events, 16 connections",
         action: closed(Tool::Burst, 16),
@@ -110,6 +117,7 @@ const PASSES: [Pass; 7] = [
         at_most: 0.35,
     },
     Pass {
+        era: Era::Legacy,
         name: "paced",
         title: "50 events 2 ms apart, 16 connections",
         action: closed(Tool::Paced, 16),
@@ -117,6 +125,7 @@ const PASSES: [Pass; 7] = [
         at_most: 1.2,
     },
     Pass {
+        era: Era::Legacy,
         name: "open",
         title: "1,000 small tools/call a second",
         action: Action::Open { tool: Tool::Small, connections: 16, per_second: 1_000 },
@@ -125,27 +134,86 @@ const PASSES: [Pass; 7] = [
     },
 ];
 
+/// The same in the modern era, as far as the work differs.
+const MODERN_PASSES: [Pass; 4] = [
+    Pass {
+        era: Era::Modern,
+        name: "modern-small-16",
+        title: "small tools/call without sessions, 16 connections",
+        action: closed(Tool::Small, 16),
+        judged: Figure::Cpu,
+        at_most: 1.25,
+    },
+    Pass {
+        era: Era::Modern,
+        name: "modern-small-64",
+        title: "small tools/call without sessions, 64 connections",
+        action: closed(Tool::Small, 64),
+        judged: Figure::Cpu,
+        at_most: 1.3,
+    },
+    Pass {
+        era: Era::Modern,
+        name: "modern-big",
+        title: "results of 64 KiB without sessions, 16 connections",
+        action: closed(Tool::Big, 16),
+        judged: Figure::Cpu,
+        at_most: 1.5,
+    },
+    Pass {
+        era: Era::Modern,
+        name: "modern-burst",
+        title: "bursts of 100 events without sessions, 16 connections",
+        action: closed(Tool::Burst, 16),
+        judged: Figure::Cpu,
+        at_most: 0.35,
+    },
+];
+
 fn pass(pass: &Pass) -> Case {
-    let Pass { name, title, action, judged: figure, at_most } = *pass;
+    let Pass { era, name, title, action, judged: figure, at_most } = *pass;
     let streaming = matches!(action, Action::Closed { tool: Tool::Burst | Tool::Paced, .. });
     let what = match figure {
         Figure::P50 => "p50, of the floor",
         _ if streaming => "CPU per event, of the floor",
         _ => "CPU per call, of the floor",
     };
-    let runs = vec![
+    let mut runs = vec![
         Run { label: DIRECT, target: Target::Direct, action },
         Run { label: FLOOR, target: Target::Floor, action },
         Run { label: NGINX, target: Target::Nginx, action },
         Run { label: TASKGATE, target: Target::Taskgate, action },
     ];
+    // It reads nothing, so that its figures would be those of the other era once more.
+    runs.retain(|run| era == Era::Legacy || run.target != Target::Nginx);
     Case {
         name,
         title,
         unit: if streaming { "event" } else { "call" },
-        setup: Setup { streaming, ..Setup::default() },
+        setup: Setup { streaming, clients: era, upstream: era, ..Setup::default() },
         runs,
         judged: vec![Judged { what, figure: (TASKGATE, figure), over: Over::Run(FLOOR, figure), at_most }],
+    }
+}
+
+/// Sessions are opened beforehand and kept: what a call costs upstream does not depend on its client's era.
+fn modern_on_legacy() -> Case {
+    let action = closed(Tool::Small, 16);
+    Case {
+        name: "modern-on-legacy",
+        title: "small tools/call without sessions, on an upstream with sessions, 16 connections",
+        unit: "call",
+        setup: Setup { keyed: true, clients: Era::Modern, ..Setup::default() },
+        runs: vec![
+            Run { label: FLOOR, target: Target::Floor, action },
+            Run { label: TASKGATE, target: Target::Taskgate, action },
+        ],
+        judged: vec![Judged {
+            what: "requests to the upstream per call",
+            figure: (TASKGATE, Figure::Requests),
+            over: Over::Unit(1.0),
+            at_most: 1.0,
+        }],
     }
 }
 

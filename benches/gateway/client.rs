@@ -37,7 +37,18 @@ impl Client {
     pub(crate) async fn connect(address: SocketAddr, session: Option<String>) -> Result<Self> {
         let wire = Wire::open(address).await?;
         let mut client = Self { wire, address, head: String::new(), session, request: String::new(), next_id: 1 };
-        client.compose_head();
+        client.compose_head(&client.session_fields());
+        Ok(client)
+    }
+
+    /// Connects to call one tool again and again in the modern era, where a header names it and no session is begun.
+    pub(crate) async fn stateless(address: SocketAddr, tool: Tool, key: Option<&str>) -> Result<Self> {
+        let mut client = Self::connect(address, None).await?;
+        let key = key.map(|key| format!("X-API-Key: {key}\r\n")).unwrap_or_default();
+        let name = tool.name();
+        client.compose_head(&format!(
+            "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {name}\r\n{key}"
+        ));
         Ok(client)
     }
 
@@ -48,7 +59,7 @@ impl Client {
             r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
         client.call("initialize", params).await.context("initialize")?;
         client.session = client.wire.session.take();
-        client.compose_head();
+        client.compose_head(&client.session_fields());
         client.request.clear();
         client.compose(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let status = client.wire.exchange(client.request.as_bytes()).await?;
@@ -125,15 +136,18 @@ impl Client {
         self.request.push_str("\r\n\r\n");
     }
 
-    fn compose_head(&mut self) {
+    fn session_fields(&self) -> String {
+        let session = self.session.as_ref();
+        session
+            .map(|session| format!("MCP-Protocol-Version: 2025-11-25\r\nMCP-Session-Id: {session}\r\n"))
+            .unwrap_or_default()
+    }
+
+    fn compose_head(&mut self, fields: &str) {
         self.head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n",
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{fields}Content-Length: ",
             self.address
         );
-        if let Some(session) = &self.session {
-            self.head.push_str(&format!("MCP-Protocol-Version: 2025-11-25\r\nMCP-Session-Id: {session}\r\n"));
-        }
-        self.head.push_str("Content-Length: ");
     }
 }
 

@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::Client;
-use crate::plan::{Action, Figure, Plan, Sample, Tool};
+use crate::plan::{Action, Era, Figure, Plan, Sample, Tool};
 use crate::tasks;
+use crate::upstream;
 use crate::window::{self, Latencies};
 
 /// A call that starts later than this after its time is charged for the wait; less is the timer's own coarseness.
@@ -42,32 +43,62 @@ pub(crate) async fn clients(address: SocketAddr, count: usize) -> Result<Vec<Cli
     Ok(clients)
 }
 
+/// Connections that have called a tool once, whatever they speak, and `params` for the next calls.
+async fn callers(plan: &Plan, tool: Tool, count: usize) -> Result<(Vec<Client>, Arc<str>)> {
+    let (mut clients, params) = match plan.era {
+        Era::Legacy => (clients(plan.proxy, count).await?, tool.params(false)),
+        Era::Modern => {
+            let mut clients = Vec::new();
+            for _ in 0..count {
+                clients.push(Client::stateless(plan.proxy, tool, plan.key.as_deref()).await?);
+            }
+            (clients, tool.modern_params())
+        }
+    };
+    for client in &mut clients {
+        client.call_tool(tool, &params).await.context("the first call")?;
+    }
+    Ok((clients, params.into()))
+}
+
+/// How often the upstream was asked so far.
+async fn upstream_requests(plan: &Plan) -> Result<usize> {
+    let mut upstream = Client::connect(plan.upstream, None).await?;
+    let answer = upstream.get(upstream::REQUESTS_PATH).await?;
+    Ok(std::str::from_utf8(answer.body)?.parse()?)
+}
+
 async fn closed(plan: &Plan, tool: Tool, connections: usize) -> Result<Sample> {
-    let clients = clients(plan.proxy, connections).await?;
-    let params: Arc<str> = tool.params(false).into();
+    let (clients, params) = callers(plan, tool, connections).await?;
+    let before = upstream_requests(plan).await?;
     let (seen, meter) = window::measure(plan, clients, |_, mut client, window| {
         let params = Arc::clone(&params);
         async move {
             let mut latencies = Latencies::default();
+            let mut calls = 0;
             let mut begun = Instant::now();
             while !window.is_over(begun) {
                 client.call_tool(tool, &params).await?;
                 let ended = Instant::now();
+                calls += 1;
                 if window.holds(ended) {
                     latencies.push(ended - begun);
                 }
                 begun = ended;
             }
-            Ok(latencies)
+            Ok((latencies, calls))
         }
     })
     .await?;
-    Ok(report(seen, &meter, tool))
+    let requests = upstream_requests(plan).await? - before;
+    let (seen, calls): (Vec<_>, Vec<usize>) = seen.into_iter().unzip();
+    let mut sample = report(seen, &meter, tool);
+    sample.insert(Figure::Requests, requests as f64 / calls.iter().sum::<usize>().max(1) as f64);
+    Ok(sample)
 }
 
 async fn open(plan: &Plan, tool: Tool, connections: usize, per_second: u32) -> Result<Sample> {
-    let clients = clients(plan.proxy, connections).await?;
-    let params: Arc<str> = tool.params(false).into();
+    let (clients, params) = callers(plan, tool, connections).await?;
     let apart = Duration::from_secs(1) / per_second.max(1);
     let rest = apart * u32::try_from(connections)?;
     let (seen, meter) = window::measure(plan, clients, |at, mut client, window| {

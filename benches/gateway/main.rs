@@ -29,6 +29,7 @@ use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::plan::Era;
 use crate::rounds::Options;
 use crate::stand::Target;
 
@@ -68,7 +69,7 @@ struct Arguments {
 enum Role {
     /// The server behind every proxy
     #[command(hide = true)]
-    Upstream,
+    Upstream { era: Era },
     /// The smallest proxy
     #[command(hide = true)]
     Floor { upstream: SocketAddr },
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
 fn act(arguments: Arguments) -> Result<()> {
     match arguments.role {
         // One thread each, so that on few cores the proxy in the middle is what has to be shared out.
-        Some(Role::Upstream) => one_thread()?.block_on(upstream::run()),
+        Some(Role::Upstream { era }) => one_thread()?.block_on(upstream::run(era)),
         Some(Role::Load { plan }) => one_thread()?.block_on(load::run(&plan)),
         Some(Role::Floor { upstream }) => {
             Builder::new_multi_thread().enable_all().build()?.block_on(floor::run(upstream))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::upstream;
@@ -12,6 +13,10 @@ use crate::upstream;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) action: Action,
+    /// What the clients speak.
+    pub(crate) era: Era,
+    /// The key by which they say who they are.
+    pub(crate) key: Option<String>,
     /// Where the load goes.
     pub(crate) proxy: SocketAddr,
     /// Where the calls in hand are counted.
@@ -20,6 +25,17 @@ pub(crate) struct Plan {
     pub(crate) watch: Option<u32>,
     pub(crate) warm_up: f64,
     pub(crate) seconds: f64,
+}
+
+/// Which protocol is spoken: the one with sessions or the one without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Era {
+    /// 2025-11-25.
+    #[default]
+    Legacy,
+    /// 2026-07-28.
+    Modern,
 }
 
 /// What to do.
@@ -61,25 +77,44 @@ pub(crate) const BURST: usize = 100;
 /// Events before the answer of [`Tool::Paced`], and the milliseconds before each.
 pub(crate) const PACED: (usize, usize) = (50, 2);
 
+const PROGRESS_TOKEN: &str = r#""progressToken":7"#;
+/// What a request of the modern era says of its client.
+const CLAIMS: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}"#;
+
 impl Tool {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Big => "big",
+            Self::Burst => "burst",
+            Self::Paced => "paced",
+            Self::Noop => "noop",
+            Self::Hold => "hold",
+        }
+    }
+
     /// `params` of the call; with `task`, so that it becomes one.
     pub(crate) fn params(self, task: bool) -> String {
-        let text = upstream::SMALL_TEXT;
+        let meta = (self.events() > 0).then(|| format!(r#","_meta":{{{PROGRESS_TOKEN}}}"#)).unwrap_or_default();
+        let task = if task { r#","task":{}"# } else { "" };
+        format!(r#"{{"name":"{}","arguments":{}{meta}{task}}}"#, self.name(), self.arguments())
+    }
+
+    /// `params` of the call with what every request of the modern era claims.
+    pub(crate) fn modern_params(self) -> String {
+        let token = if self.events() > 0 { format!(",{PROGRESS_TOKEN}") } else { String::new() };
+        format!(r#"{{"name":"{}","arguments":{},"_meta":{{{CLAIMS}{token}}}}}"#, self.name(), self.arguments())
+    }
+
+    fn arguments(self) -> String {
         let (events, gap) = PACED;
-        let mut params = match self {
-            Self::Small => format!(r#"{{"name":"small","arguments":{{"text":"{text}"}}"#),
-            Self::Big => format!(r#"{{"name":"big","arguments":{{"bytes":{BIG}}}"#),
-            Self::Burst => {
-                format!(r#"{{"name":"burst","arguments":{{"events":{BURST}}},"_meta":{{"progressToken":7}}"#)
-            }
-            Self::Paced => format!(
-                r#"{{"name":"paced","arguments":{{"events":{events},"gapMs":{gap}}},"_meta":{{"progressToken":7}}"#
-            ),
-            Self::Noop => r#"{"name":"noop","arguments":{}"#.to_owned(),
-            Self::Hold => r#"{"name":"hold","arguments":{}"#.to_owned(),
-        };
-        params.push_str(if task { r#","task":{}}"# } else { "}" });
-        params
+        match self {
+            Self::Small => format!(r#"{{"text":"{}"}}"#, upstream::SMALL_TEXT),
+            Self::Big => format!(r#"{{"bytes":{BIG}}}"#),
+            Self::Burst => format!(r#"{{"events":{BURST}}}"#),
+            Self::Paced => format!(r#"{{"events":{events},"gapMs":{gap}}}"#),
+            Self::Noop | Self::Hold => "{}".to_owned(),
+        }
     }
 
     /// Progress notifications before the answer.
@@ -132,6 +167,8 @@ pub(crate) enum Figure {
     CpuFew,
     /// CPU of a `tasks/get` with many held tasks.
     CpuMany,
+    /// What the upstream was sent for each call after the first of each connection.
+    Requests,
     /// Resident bytes of the proxy: for each thing kept, or in all when it is idle.
     Bytes,
 }

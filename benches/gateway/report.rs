@@ -74,14 +74,14 @@ pub(crate) fn summary(verdicts: &[Verdict]) {
     if verdicts.iter().all(|verdict| verdict.spread.is_none()) {
         return;
     }
-    println!("{:<12}{:<58}{:>24}{:>10}", "target", "", "median [low-high]", "at most");
+    println!("{:<18}{:<58}{:>24}{:>10}", "target", "", "median [low-high]", "at most");
     for Verdict { case, what, spread, at_most } in verdicts {
         let (text, word) = match spread {
             Some(spread) if spread.median <= *at_most => (spread.text(), "met"),
             Some(spread) => (spread.text(), "missed"),
             None => ("-".to_owned(), "not measured"),
         };
-        println!("{case:<12}{what:<58}{text:>24}{at_most:>10}  {word}");
+        println!("{case:<18}{what:<58}{text:>24}{at_most:>10}  {word}");
     }
 }
 
@@ -151,6 +151,7 @@ fn columns(unit: &str) -> Vec<Column> {
         plain("p99 us", Figure::P99, 1.0, 0),
         plain("handle p99 us", Figure::HandleP99, 1.0, 0),
         plain("polls", Figure::Polls, 1.0, 2),
+        plain("upstream requests", Figure::Requests, 1.0, 4),
         plain(&format!("CPU us/{unit}"), Figure::Cpu, 1.0, 2),
         ratio("CPU, of the floor", Figure::Cpu, FLOOR),
         plain("CPU us/get, few", Figure::CpuFew, 1.0, 2),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cases::{self, Case, Run};
 use crate::plan::{Plan, Sample};
-use crate::stand::{Stand, Target};
+use crate::stand::{KEY, Stand, Target};
 use crate::{nginx, process, report};
 
 /// What to measure and for how long.
@@ -130,6 +130,8 @@ async fn once(case: &Case, run: Run, options: &Options) -> Result<Sample> {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let plan = Plan {
         action: run.action,
+        era: case.setup.clients,
+        key: case.setup.keyed.then(|| KEY.to_owned()),
         proxy: nowhere,
         upstream: nowhere,
         watch: None,

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::child::{self, Child, End};
 use crate::nginx;
-use crate::plan::{Plan, Sample};
+use crate::plan::{Era, Plan, Sample};
 
 const READY_POLLS: u32 = 500;
 
@@ -46,7 +46,17 @@ pub(crate) struct Setup {
     pub(crate) raised: bool,
     /// nginx passes on what it has at once, as event streams need.
     pub(crate) streaming: bool,
+    /// Clients of taskgate have to say who they are.
+    pub(crate) keyed: bool,
+    /// What the clients speak.
+    pub(crate) clients: Era,
+    /// What the upstream speaks.
+    pub(crate) upstream: Era,
 }
+
+/// The key of all clients, where they have to say who they are.
+pub(crate) const KEY: &str = "bench-key";
+const KEY_SHA256: &str = "b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7";
 
 /// The processes of one run.
 pub(crate) struct Stand {
@@ -61,7 +71,7 @@ pub(crate) struct Stand {
 impl Stand {
     pub(crate) async fn start(target: Target, setup: Setup, taskgate: &Path) -> Result<Self> {
         let dir = TempDir::new()?;
-        let (upstream, upstream_address) = Child::role(&["upstream".to_owned()]).await?;
+        let (upstream, upstream_address) = Child::role(&["upstream".to_owned(), era_name(setup.upstream)]).await?;
         let upstream_address: SocketAddr = upstream_address.parse().context("the upstream's address")?;
         let mut stand = Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir };
         match target {
@@ -97,9 +107,9 @@ impl Stand {
         self.address = free_address()?;
         let admin = free_address()?;
         let mut arguments = vec!["serve".to_owned()];
-        if setup.raised {
+        if setup.raised || setup.keyed {
             let path = self.dir.path().join("taskgate.yaml");
-            std::fs::write(&path, raised(self.address, admin, self.upstream_address))?;
+            std::fs::write(&path, config(setup, self.address, admin, self.upstream_address))?;
             arguments.extend(["--config".to_owned(), text(&path)]);
         } else {
             let upstream = format!("http://{}/mcp", self.upstream_address);
@@ -162,26 +172,37 @@ fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
 }
 
-/// A configuration whose limits no case reaches, so that what is measured is work and not a queue.
-fn raised(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String {
-    format!(
-        "listen:
-  address: {listen}
-admin:
-  address: {admin}
-tenants:
+fn era_name(era: Era) -> String {
+    era.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// The configuration of a taskgate that needs one. Raised limits are such that no case reaches them: what is measured is
+/// work and not a queue.
+fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String {
+    let auth = format!(
+        "auth:
+  api_keys:
+    - sha256: {KEY_SHA256}
+      subject: bench
+"
+    );
+    let limits = "tenants:
   default:
     running_tasks: 20000
     queued_tasks: 20000
     kept_tasks: 2000000
     kept_bytes: 4096MiB
-routes:
-  - name: bench
-    path: /mcp
-    upstream:
-      url: http://{upstream}/mcp
-      max_in_flight: 20000
+";
+    let queue = "      max_in_flight: 20000
       queue: 20000
-"
-    )
+";
+    let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
+    [
+        format!("listen:\n  address: {listen}\nadmin:\n  address: {admin}\n"),
+        only(setup.keyed, &auth),
+        only(setup.raised, limits),
+        format!("routes:\n  - name: bench\n    path: /mcp\n    upstream:\n      url: http://{upstream}/mcp\n"),
+        only(setup.raised, queue),
+    ]
+    .concat()
 }

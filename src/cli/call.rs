@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use tokio::sync::mpsc;
 
-use crate::client::{CallId, Client, Config, Error, Event};
+use crate::client::{CallId, Client, Config, Connected, Era, Error, Event, Modern, connect};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Object;
 
@@ -39,15 +39,40 @@ pub(super) struct CallArgs {
     /// The tool's arguments, a JSON object
     #[arg(long, value_parser = object, value_name = "JSON")]
     pub arguments: Option<String>,
-    /// Call through a task: the server answers at once and the result is fetched when it is there
+    /// Call through a task: the server answers at once and the result is fetched when it is there. Where servers decide by
+    /// themselves (protocol 2026-07-28), this only refuses to call one that has no tasks
     #[arg(long)]
     pub task: bool,
+    /// Which era of the protocol to speak; `auto` asks the server
+    #[arg(long, value_enum, default_value = "auto")]
+    pub era: EraArg,
     /// Give up and cancel after so long, such as 30s or 10m
     #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub timeout: Option<Duration>,
     /// A header field for every request; may be given more than once
     #[arg(long = "header", value_parser = header, value_name = "NAME: VALUE")]
     pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// An era, as it is written on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum EraArg {
+    /// What the server speaks, the newer where both
+    Auto,
+    /// Sessions: 2025-11-25 and older
+    Legacy,
+    /// Stateless: 2026-07-28
+    Modern,
+}
+
+impl From<EraArg> for Era {
+    fn from(era: EraArg) -> Self {
+        match era {
+            EraArg::Auto => Self::Auto,
+            EraArg::Legacy => Self::Legacy,
+            EraArg::Modern => Self::Modern,
+        }
+    }
 }
 
 fn url(text: &str) -> Result<Uri, String> {
@@ -103,7 +128,10 @@ enum Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        Self::Broken(error.with_causes())
+        match error {
+            Error::Cancelled(_) => Self::Cancelled,
+            error => Self::Broken(error.with_causes()),
+        }
     }
 }
 
@@ -118,15 +146,42 @@ async fn perform(args: CallArgs, screen: &mut Screen, jobs: &Jobs, interrupt: im
     let connected = tokio::select! {
         biased;
         why = &mut stop => return why,
-        connected = Client::connect(config, jobs.clone()) => connected,
+        connected = connect(config, args.era.into(), jobs.clone()) => connected,
     };
-    let (client, mut events) = match connected {
-        Ok(connected) => connected,
-        Err(error) => return error.into(),
+    match connected {
+        Ok((Connected::Legacy(client), mut events)) => {
+            let ended = within(&client, &args, screen, &mut events, stop).await;
+            client.close().await;
+            ended
+        }
+        Ok((Connected::Modern(server), mut events)) => stateless(&server, &args, screen, &mut events, stop).await,
+        Err(error) => error.into(),
+    }
+}
+
+/// Makes the call in the modern era, and cancels it when it is to stop: by leaving, or, where it has come to a task, by
+/// saying so.
+async fn stateless(
+    server: &Modern,
+    args: &CallArgs,
+    screen: &mut Screen,
+    events: &mut mpsc::Receiver<Event>,
+    stop: Pin<&mut impl Future<Output = Ended>>,
+) -> Ended {
+    if args.task
+        && let Err(error) = server.require_tasks()
+    {
+        return error.into();
+    }
+    let why = tokio::select! {
+        biased;
+        outcome = server.call(&args.tool, args.arguments.as_deref()) => {
+            return outcome.map_or_else(Ended::from, Ended::Result);
+        }
+        why = stop => why,
+        () = screen.show(events) => Ended::Cancelled,
     };
-    let ended = within(&client, &args, screen, &mut events, stop).await;
-    client.close().await;
-    ended
+    told(server.cancel(), why).await
 }
 
 /// Resolves when the user or the clock ends the call, with what that makes of it.
@@ -190,7 +245,11 @@ async fn within(
 
 /// Tells the server, within a short while.
 async fn cancelled(client: &Client, call: CallId, task: Option<&str>, why: Ended) -> Ended {
-    match tokio::time::timeout(PARTING, cancel(client, call, task)).await {
+    told(cancel(client, call, task), why).await
+}
+
+async fn told(cancelling: impl Future<Output = Result<(), Error>>, why: Ended) -> Ended {
+    match tokio::time::timeout(PARTING, cancelling).await {
         Ok(Ok(())) => why,
         Ok(Err(error)) => error.into(),
         Err(_) => Ended::Broken("the server did not answer the cancellation".to_owned()),
@@ -227,7 +286,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::demo::server::{Fault, Options, Server};
+    use crate::demo::server::{self, Fault, Options, Server};
 
     #[derive(Debug, Parser)]
     struct Command {
@@ -267,6 +326,7 @@ mod tests {
             &[url, "echo", "--arguments", "[]"],
             &[url, "echo", "--arguments", "{"],
             &[url, "echo", "--timeout", "soon"],
+            &[url, "echo", "--era", "new"],
             &[url, "echo", "--header", "no colon"],
             &[url, "echo", "--header", "a b: c"],
         ] {
@@ -292,6 +352,23 @@ mod tests {
         server.fail("initialize", Fault::Html, 1);
         assert!(matches!(made(&server, &["echo"], &[], never()).await, Ended::Broken(_)));
         server.until(|stats| stats.sessions == 0 && stats.get_streams == 0).await;
+    }
+
+    #[tokio::test]
+    async fn either_era_is_spoken() {
+        let server =
+            Server::start_on_loopback(Options { era: server::Era::Modern, ..Options::default() }).await.unwrap();
+        let never = std::future::pending;
+        assert_eq!(text(&made(&server, &["ask_twice"], &["Ada", "2"], never()).await), "Hello, Ada; colour: green");
+        assert_eq!(text(&made(&server, &["ask"], &[], never()).await), "No name was given (decline)");
+        let Ended::Broken(what) = made(&server, &["echo", "--task"], &[], never()).await else { panic!("a result") };
+        assert!(what.contains("no tasks"), "{what}");
+        let legacy = made(&server, &["echo", "--era", "legacy"], &[], never()).await;
+        assert!(matches!(legacy, Ended::Broken(_)), "{legacy:?}");
+        let late = made(&server, &["hold", "--timeout", "10ms"], &[], never()).await;
+        assert_eq!(late, Ended::Broken("no result within 10ms; the call was cancelled".to_owned()));
+        server.until(|stats| stats.tool("hold").cancelled == stats.tool("hold").started).await;
+        assert_eq!(server.stats().sessions_opened, 0);
     }
 
     #[tokio::test]

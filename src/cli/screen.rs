@@ -53,6 +53,7 @@ impl Screen {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Progress(progress) => self.progress(&progress),
+                Event::Created(task) => self.say(&format!("task {}", task.id)),
                 Event::Status(task) => self.status(&task),
                 Event::Log { level, data } => self.say(&format!("{level}: {data}")),
                 Event::Question(question) => self.ask(question).await,

@@ -34,6 +34,9 @@ pub enum Error {
     /// A task was asked of a server that has none.
     #[error("the server has no tasks for tools (protocol version {0}); call without a task")]
     NoTasks(&'static str),
+    /// The task was cancelled, by whomever; with what the server says about it.
+    #[error("the task was cancelled: {0}")]
+    Cancelled(String),
     /// The server answered a call with its result where a task was asked for.
     #[error("the server ran the call at once instead of making a task")]
     NoHandle,

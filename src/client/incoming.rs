@@ -22,6 +22,8 @@ const REMEMBERED: usize = 1024;
 pub enum Event {
     /// A call came further.
     Progress(Progress),
+    /// A call has come to a task, whoever wanted that.
+    Created(Task),
     /// A task changed; from a poll or a notification.
     Status(Task),
     /// A log message.
@@ -60,6 +62,15 @@ pub struct Question {
 }
 
 impl Question {
+    pub(super) fn new(
+        message: String,
+        schema: String,
+        task: Option<String>,
+        (reply, withdrawn): (oneshot::Sender<Value>, CancellationToken),
+    ) -> Self {
+        Self { message, schema, task, reply, withdrawn }
+    }
+
     /// Answers with the fields' values.
     pub fn accept(self, content: Map<String, Value>) {
         self.send(Value::from_iter([("action", Value::from("accept")), ("content", Value::Object(content))]));
@@ -191,13 +202,12 @@ impl Inner {
         let meta = Object::parse(params.get("_meta").unwrap_or("{}")).unwrap_or_default();
         let related = meta.get(RELATED_TASK).map(str::to_owned);
         let (reply, answer) = oneshot::channel();
-        let question = Question {
-            message: params.get("message").and_then(string_value).unwrap_or_default().into_owned(),
-            schema: params.get("requestedSchema").unwrap_or("{}").to_owned(),
-            task: related.as_deref().and_then(task_id),
-            reply,
-            withdrawn: withdrawn.clone(),
-        };
+        let question = Question::new(
+            params.get("message").and_then(string_value).unwrap_or_default().into_owned(),
+            params.get("requestedSchema").unwrap_or("{}").to_owned(),
+            related.as_deref().and_then(task_id),
+            (reply, withdrawn.clone()),
+        );
         let inner = Arc::clone(self);
         self.jobs.spawn("client answer", async move {
             inner.put(id, question, answer, withdrawn, related).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use serde_json::json;
 
 use crate::jsonrpc::{Id, Object, string_value};
@@ -77,19 +78,23 @@ pub struct Task {
 }
 
 impl Task {
-    /// Reads a task object (2025-11-25 tasks, "Task").
+    /// Reads a task object of either dialect (2025-11-25 tasks, "Task"; tasks extension, "Task").
     pub(super) fn read(json: &str) -> Result<Self, Error> {
         let broken = |what: &str| Error::Protocol(format!("a task {what}"));
         let task = Object::parse(json).map_err(|_| broken("is no object"))?;
         let text = |name: &str| task.get(name).and_then(string_value).map(std::borrow::Cow::into_owned);
         let millis = |name: &str| task.get(name).and_then(|number| number.parse().ok()).map(Duration::from_millis);
+        // The two dialects name their times differently.
+        let either = |core: &str, extension: &str| millis(extension).or_else(|| millis(core));
         let status = text("status").as_deref().and_then(TaskStatus::parse);
         Ok(Self {
             id: text("taskId").ok_or_else(|| broken("has no taskId"))?,
             status: status.ok_or_else(|| broken("has no status that is known"))?,
             message: text("statusMessage"),
-            poll_interval: millis("pollInterval").unwrap_or(POLL_INTERVAL).clamp(POLL_BOUNDS.0, POLL_BOUNDS.1),
-            ttl: millis("ttl"),
+            poll_interval: either("pollInterval", "pollIntervalMs")
+                .unwrap_or(POLL_INTERVAL)
+                .clamp(POLL_BOUNDS.0, POLL_BOUNDS.1),
+            ttl: either("ttl", "ttlMs"),
         })
     }
 }
@@ -122,7 +127,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`].
     pub async fn task(&self, id: &str) -> Result<Task, Error> {
-        Task::read(&self.inner.repeat("tasks/get", Some(&named(id))).await?)
+        Task::read(&self.inner.repeat("tasks/get", Some(&named(id)), HeaderMap::new()).await?)
     }
 
     /// Waits for a task's result (`tasks/result`), as JSON text.
@@ -130,7 +135,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`]; a call that ended with a JSON-RPC error gives that.
     pub async fn task_result(&self, id: &str) -> Result<String, Error> {
-        self.inner.repeat("tasks/result", Some(&named(id))).await
+        self.inner.repeat("tasks/result", Some(&named(id)), HeaderMap::new()).await
     }
 
     /// Cancels a task (`tasks/cancel`).

@@ -1,5 +1,6 @@
 //! The client against the demo server, and against a scripted server that has tasks.
 
+mod modern;
 mod scripted;
 
 use std::time::Duration;

@@ -21,7 +21,6 @@ use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
-use super::eras::Side;
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, OpenStream, Plain, Session};
@@ -41,6 +40,8 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
     /// `params` in place of the client's.
     pub(super) params: Option<String>,
+    /// The upstream does tasks itself, and may see what is said of them.
+    pub(super) passes_tasks: bool,
 }
 
 /// A call's entry in its session, or that of a stream which is taken up again.
@@ -71,6 +72,7 @@ impl Gateway {
             // Boxed, since every call would have room for it.
             return Box::pin(self.bridged_request(call, session, request, manner)).await;
         }
+        let manner = Manner { passes_tasks: call.route.passes_tasks(&session), ..manner };
         let plan = self.plan(call, &session, request, &manner);
         let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
@@ -183,11 +185,16 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
+            let upstream = &session.terms.upstream;
             if let Err(error) = &sent
-                && !session.terms.upstream.version.has_sessions()
-                && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
+                && gateway.has_changed_era(&route, upstream, error).await
             {
-                return Err(Kind::OtherEra);
+                if !upstream.version.has_sessions() {
+                    return Err(Kind::OtherEra);
+                }
+                // The server has no sessions any more. The client opens a new one, which will be translated.
+                gateway.end_session(&route, &session);
+                return Err(Kind::NoSession);
             }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))
@@ -201,7 +208,7 @@ impl Gateway {
         session: &Arc<Session>,
         body: Bytes,
     ) -> Result<Answer, Kind> {
-        let body = without_related(body);
+        let body = if call.route.passes_tasks(session) { body } else { without_related(body) };
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
         let sending = call.route.upstream.send(&session.terms.upstream, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
@@ -230,7 +237,7 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
 fn outgoing(request: &Request<'_>, plan: &Plan, manner: &Manner, headers: HeaderMap) -> Outgoing {
     let mut body = match &manner.params {
         Some(params) => with_params(request, params),
-        None if request.params.speaks_of_tasks() => without_tasks(request),
+        None if !manner.passes_tasks && request.params.speaks_of_tasks() => without_tasks(request),
         None => request.body.clone(),
     };
     let mut progress_token = request.params.progress_token();

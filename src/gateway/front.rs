@@ -30,6 +30,7 @@ use crate::mcp::version::ProtocolVersion;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::ladder::needs_tasks;
+use super::modern::TasksOf;
 use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
 use super::rejection::{Fault, Kind};
@@ -95,7 +96,7 @@ impl Gateway {
             is_modern: side != Side::Legacy,
             has_answers: request.params.input_responses.is_some(),
         };
-        let course = if tool.is_some() { course(&policy, asked) } else { Course::Plain };
+        let course = if tool.is_some() && !route.native { course(&policy, asked) } else { Course::Plain };
         if course == Course::Refused {
             return Err(needs_tasks("This tool can only be called by requests that declare the extension"));
         }
@@ -181,7 +182,7 @@ async fn answered(waiting: Waiting) -> Result<Answer, Kind> {
 }
 
 /// The `server/discover` result of a server with sessions, out of what it said in its handshake (2026-07-28 discovery).
-fn discovered(welcome: &str) -> Option<String> {
+fn discovered(welcome: &str, native: bool) -> Option<String> {
     let welcome = Object::parse(welcome).ok()?;
     let mut result = Object::default();
     result.set("supportedVersions", "[]");
@@ -189,7 +190,8 @@ fn discovered(welcome: &str) -> Option<String> {
     if let Some(instructions) = welcome.get("instructions").filter(|text| string_value(text).is_some()) {
         result.set("instructions", instructions);
     }
-    let result = modern::discovered(&result.to_json())?;
+    let tasks = if native { TasksOf::Nobody } else { TasksOf::Gateway };
+    let result = modern::discovered(&result.to_json(), tasks)?;
     project::result_for_modern("server/discover", &result, welcome.get("serverInfo"))
 }
 

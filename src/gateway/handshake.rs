@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use crate::jsonrpc::{self, Object, raw_string, string_value};
-use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_upstream};
+use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_native_upstream, for_upstream};
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::{Error, Opened};
@@ -36,17 +36,22 @@ impl Gateway {
         let client = ClientCapabilities::read(&capabilities).map_err(wrong("`capabilities` must be an object"))?;
         // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
         let version = ProtocolVersion::parse_legacy(&requested).unwrap_or(ProtocolVersion::LATEST_LEGACY);
-        let offer = Offer { params: params.to_json(), capabilities, version };
+        let offer = Offer { params: params.to_json(), capabilities, version, native: call.route.native };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
         let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
             let opened = gateway.open_either(&route, &offer, headers).await?;
-            let tasks = version.has_tasks().then_some(TaskCapability { list: principal.authenticated });
+            let adds_tasks = version.has_tasks() && !route.native;
+            let tasks = adds_tasks.then_some(TaskCapability { list: principal.authenticated });
             let upstream = opened.session;
             let is_bridged = !upstream.version.has_sessions();
-            let welcome = if is_bridged { bridge::welcome } else { result_for_client };
+            let welcome = match (is_bridged, route.native) {
+                (true, _) => bridge::welcome,
+                (false, true) => result_of_native,
+                (false, false) => result_for_client,
+            };
             let result = match welcome(&opened.result, version, tasks) {
                 Ok(result) => result,
                 Err(kind) => {
@@ -97,6 +102,8 @@ pub(super) struct Offer {
     params: String,
     capabilities: String,
     version: ProtocolVersion,
+    /// The upstream does tasks itself, and so may see the client's word on them.
+    native: bool,
 }
 
 impl Offer {
@@ -106,12 +113,13 @@ impl Offer {
         let params = format!(
             "{{\"protocolVersion\":\"{version}\",\"capabilities\":{capabilities},\"clientInfo\":{GATEWAY_INFO}}}"
         );
-        Self { params, capabilities, version }
+        Self { params, capabilities, version, native: false }
     }
 
     /// `params` for the upstream, at a version: what that version can't carry is left out.
     fn at(&self, version: ProtocolVersion) -> Option<(String, String)> {
-        let capabilities = for_upstream(&self.capabilities, version).ok()?;
+        let seen = if self.native { for_native_upstream } else { for_upstream };
+        let capabilities = seen(&self.capabilities, version).ok()?;
         let mut params = Object::parse(&self.params).ok()?;
         params.set("protocolVersion", raw_string(version.as_str())).set("capabilities", capabilities.clone());
         Some((params.to_json(), capabilities))
@@ -156,11 +164,25 @@ impl Gateway {
         let result = discovered.result.clone().ok_or(Fault::UpstreamProtocol)?;
         Ok(Opened { session, result })
     }
-}
 
-/// Opens the upstream's session.
-pub(super) async fn open(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Kind> {
-    Ok(opened(route, offer, headers).await?)
+    /// Opens a session of the upstream's for clients that have none.
+    ///
+    /// # Errors
+    /// [`Kind::OtherEra`] where the upstream turns out to have no sessions.
+    pub(super) async fn open_for_stateless(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        offer: &Offer,
+        headers: HeaderMap,
+    ) -> Result<Opened, Kind> {
+        match opened(route, offer, headers).await {
+            Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+                Some(_) => Err(Kind::OtherEra),
+                None => Err(of_opening(error)),
+            },
+            other => Ok(other?),
+        }
+    }
 }
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
@@ -204,4 +226,10 @@ fn result_for_client(result: &str, version: ProtocolVersion, tasks: Option<TaskC
         for_client(result.get("capabilities").unwrap_or("{}"), tasks).map_err(|_| Fault::UpstreamProtocol)?;
     result.set("protocolVersion", raw_string(version.as_str())).set("capabilities", capabilities);
     Ok(result.to_json())
+}
+
+/// The same of an upstream that does tasks itself: only the version is this hop's.
+fn result_of_native(result: &str, version: ProtocolVersion, _: Option<TaskCapability>) -> Result<String, Kind> {
+    let mut result = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
+    Ok(result.set("protocolVersion", raw_string(version.as_str())).to_json())
 }

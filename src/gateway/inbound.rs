@@ -55,7 +55,7 @@ impl Gateway {
                 answer
             }
             // A status of the client's own tasks: no upstream was ever told that it has any.
-            Method::TasksStatus => Ok(Answer::Accepted),
+            Method::TasksStatus if !call.route.native => Ok(Answer::Accepted),
             _ => self.forward_one_way(call, session, body.clone()).await,
         }
     }

@@ -83,7 +83,7 @@ pub(super) fn climb<'a>(call: &Call, request: &Request<'a>) -> Result<Envelope<'
     }
     let is_of_tasks = matches!(request.method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel);
     // Before any task is looked up (tasks extension, "Capability negotiation").
-    if is_of_tasks && !envelope.has_tasks {
+    if is_of_tasks && !envelope.has_tasks && !call.route.native {
         return Err(needs_tasks(
             "Tasks can be read, answered and cancelled only by requests that declare the extension",
         ));

@@ -155,7 +155,7 @@ impl Gateway {
             }
             Message::Notification { method, params } => match &*method {
                 // The gateway alone tells of its tasks.
-                "notifications/tasks/status" => {}
+                "notifications/tasks/status" if !route.native => {}
                 "notifications/progress" => {
                     let params = Object::parse_optional(params).unwrap_or_default();
                     let token = params.get("progressToken").unwrap_or("null");

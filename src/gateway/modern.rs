@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
@@ -36,18 +37,58 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let envelope = ladder::climb(call, request)?;
         match request.method {
+            Method::TasksGet | Method::TasksUpdate | Method::TasksCancel if call.route.native => {
+                self.native_task(call, request, &envelope).await
+            }
             Method::TasksGet => self.extension_get(call, request).await,
             Method::TasksUpdate => self.extension_update(call, request).await,
             Method::TasksCancel => self.extension_cancel(call, request).await,
             Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
-            Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
-            _ => match self.side_of(&call.route).await? {
-                Side::Modern(upstream) => {
-                    let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
-                    self.modern_forward(call, request, &envelope, upstream, manner).await
+            _ => {
+                let side = self.side_of(&call.route).await?;
+                // For a request that has to go the other way; the ones that pass as they are do without.
+                let headers = if side == Side::Legacy { call.headers.clone() } else { HeaderMap::new() };
+                match self.modern_sided(call, request, &envelope, side).await {
+                    Err(Kind::OtherEra) => {
+                        call.headers = headers;
+                        let side = self.side_of(&call.route).await?;
+                        // Rare: every request would have room for it.
+                        Box::pin(self.modern_sided(call, request, &envelope, side)).await
+                    }
+                    answered => answered,
                 }
-                Side::Legacy => self.fronted(call, request, &envelope, Side::Legacy).await,
-            },
+            }
+        }
+    }
+
+    /// A request that goes on to a server of this kind.
+    async fn modern_sided(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+        side: Side,
+    ) -> Result<Answer, Kind> {
+        match (request.method, side) {
+            (Method::ToolsCall, side) => self.modern_tools_call(call, request, envelope, side).await,
+            (method, Side::Modern(upstream)) => {
+                let manner = Manner { rewrite: rewrite_of(method, &call.route), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
+            }
+            (_, Side::Legacy) => self.fronted(call, request, envelope, Side::Legacy).await,
+        }
+    }
+
+    /// Passes on what is asked of a task that the upstream made. A server of the other era has none in this dialect.
+    async fn native_task(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+    ) -> Result<Answer, Kind> {
+        match self.side_of(&call.route).await? {
+            Side::Modern(upstream) => self.modern_forward(call, request, envelope, upstream, Manner::default()).await,
+            Side::Legacy => Err(Kind::NoMethod),
         }
     }
 
@@ -57,36 +98,25 @@ impl Gateway {
         call: &mut Call,
         request: &Request<'_>,
         envelope: &Envelope<'_>,
+        side: Side,
     ) -> Result<Answer, Kind> {
         let name = called_tool(&call.route, request)?;
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
-        if policy.support == Support::Required && !envelope.has_tasks {
+        if !route.native && policy.support == Support::Required && !envelope.has_tasks {
             return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
         }
-        match self.side_of(&call.route).await? {
-            side if side == Side::Legacy || may_be_task(policy, envelope) => {
-                self.fronted(call, request, envelope, side).await
+        if let Side::Modern(_) = &side {
+            let arguments = request.params.arguments.map(RawValue::get);
+            let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
+            checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
+        }
+        match side {
+            Side::Modern(upstream) if route.native || !may_be_task(policy, envelope) => {
+                let manner = Manner { deadline: Some(policy.deadline), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
             }
-            Side::Modern(upstream) => {
-                let arguments = request.params.arguments.map(RawValue::get);
-                let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
-                checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
-                let schemas = Arc::clone(&route);
-                let rewrite: Rewrite = Arc::new(move |outcome| {
-                    if matches!(outcome, Outcome::Error(error) if is_header_mismatch(error.get())) {
-                        schemas.schemas.forget();
-                    }
-                    Rewritten::Same
-                });
-                let manner = Manner { deadline: Some(policy.deadline), rewrite: Some(rewrite), ..Manner::default() };
-                let answered = self.modern_forward(call, request, envelope, upstream, manner).await;
-                if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
-                    route.schemas.forget();
-                }
-                answered
-            }
-            Side::Legacy => Err(Kind::NoMethod),
+            side => self.fronted(call, request, envelope, side).await,
         }
     }
 
@@ -102,11 +132,20 @@ impl Gateway {
         let session = self.conversation(call, upstream, envelope.client);
         let binding = request.method.may_ask().then(|| Binding::of(call));
         let state = binding.as_ref().map(|binding| self.brought_state(binding, request)).transpose()?.flatten();
-        let params = params_for_upstream(request, envelope, state);
+        let params = if call.route.native {
+            state.and_then(|state| with_state(request, state))
+        } else {
+            params_for_upstream(request, envelope, state)
+        };
         let checks =
             Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
         let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
-        self.forward(call, session, request, manner).await.map_err(of_stateless)
+        let route = Arc::clone(&call.route);
+        let answered = self.forward(call, session, request, manner).await;
+        if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
+            route.schemas.forget();
+        }
+        answered.map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -152,11 +191,19 @@ pub(super) fn params_for_upstream(
     Some(params.set("_meta", meta.to_json()).to_json())
 }
 
+/// `params` with the upstream's own state in place of what its client keeps of it, and nothing else changed.
+fn with_state(request: &Request<'_>, state: String) -> Option<String> {
+    let mut params = Object::parse(request.params.whole?.get()).ok()?;
+    Some(params.set("requestState", state).to_json())
+}
+
 /// What is changed in a server's answer to a method, beside what is checked in all.
 fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
     let route = Arc::clone(route);
     let change: fn(&str, &Route) -> Option<String> = match method {
-        Method::Discover => |result, _| discovered(result),
+        Method::Discover => {
+            |result, route| discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
+        }
         Method::ToolsList => |result, route| permitted_tools(result, route),
         _ => return None,
     };
@@ -166,10 +213,24 @@ fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
     }))
 }
 
+/// Whose tasks a modern client is told of.
+#[derive(Clone, Copy)]
+pub(super) enum TasksOf {
+    Gateway,
+    Upstream,
+    /// The upstream's are of the other dialect.
+    Nobody,
+}
+
 /// A server's `DiscoverResult` as the gateway's own: its versions, and its tasks where there are tools.
-pub(super) fn discovered(result: &str) -> Option<String> {
+pub(super) fn discovered(result: &str, tasks: TasksOf) -> Option<String> {
     let mut result = Object::parse(result).ok()?;
-    let capabilities = for_modern_client(result.get("capabilities").unwrap_or("{}"), true).ok()?;
+    let capabilities = result.get("capabilities").unwrap_or("{}");
+    let capabilities = match tasks {
+        TasksOf::Gateway => for_modern_client(capabilities, true).ok()?,
+        TasksOf::Nobody => for_modern_client(capabilities, false).ok()?,
+        TasksOf::Upstream => capabilities.to_owned(),
+    };
     let versions = format!("[{}]", raw_string(ProtocolVersion::LATEST_MODERN.as_str()));
     Some(result.set("supportedVersions", versions).set("capabilities", capabilities).to_json())
 }
@@ -200,10 +261,15 @@ struct Checks {
 impl Checks {
     fn look(&self, outcome: &Outcome<'_>) -> Rewritten {
         match outcome {
-            Outcome::Error(error) => match error_for_client(error.get()) {
-                Cow::Owned(error) => Rewritten::Error(error),
-                Cow::Borrowed(_) => Rewritten::Same,
-            },
+            Outcome::Error(error) => {
+                if is_header_mismatch(error.get()) {
+                    self.route.schemas.forget();
+                }
+                match error_for_client(error.get()) {
+                    Cow::Owned(error) => Rewritten::Error(error),
+                    Cow::Borrowed(_) => Rewritten::Same,
+                }
+            }
             Outcome::Result(result) => self
                 .look_at_result(result.get())
                 .unwrap_or_else(|| self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))),
@@ -232,6 +298,7 @@ impl Checks {
                 Some(Rewritten::Result(round.set("requestState", wrapped).to_json()))
             }
             (ResultType::InputRequired, None) => broken(),
+            (ResultType::Task, _) if self.route.native => None,
             (ResultType::Task, _) => {
                 tracing::warn!("the upstream made a task, though no request declared the extension to it");
                 broken()
@@ -242,8 +309,8 @@ impl Checks {
     }
 }
 
-/// A stateless server's error as its client may see it. What the client is said to lack it does lack, and the headers that
-/// are said not to fit are its own, made from a schema that is no longer true: it can mend that.
+/// A stateless server's error as its client may see it. What the client is said to lack it does lack, since that was passed
+/// on; and headers that are said not to fit are its own, made from a schema that is no longer true: it can mend that.
 fn error_for_client(error: &str) -> Cow<'_, str> {
     match HopError::of(error) {
         Some(HopError::MissingCapability | HopError::HeaderMismatch) => Cow::Borrowed(error),

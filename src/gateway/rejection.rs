@@ -77,8 +77,8 @@ pub enum Kind {
         /// When the next one is admitted.
         retry_after: Duration,
     },
-    /// The upstream refused a modern request unread, since it speaks the other era now. Never told: the request is sent
-    /// once more, in translation.
+    /// The upstream refused a modern request, or the session that it was to be translated on, unread, since it speaks the
+    /// other era now. Never told: the request is sent once more, in the other way.
     OtherEra,
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),

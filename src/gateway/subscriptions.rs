@@ -106,6 +106,11 @@ impl Gateway {
             Object::parse_optional(request.params.whole).map_err(|_| Kind::Params("`params` must be an object"))?;
         let asked = Filter::read(params.get("notifications")).map_err(Kind::Params)?;
         // Before the stream is open (tasks extension, "Capability negotiation").
+        let (ours, of_server) = if call.route.native {
+            (None, asked.clone())
+        } else {
+            (asked.tasks.clone(), Filter { tasks: None, ..asked.clone() })
+        };
         if asked.tasks.is_some() && !envelope.has_tasks {
             return Err(ladder::needs_tasks("Tasks can be listened to only by requests that declare the extension"));
         }
@@ -118,10 +123,10 @@ impl Gateway {
             return Err(Fault::Shutdown.into());
         }
         let admitted = self.subscriptions.admit(&call.principal)?;
-        let watched = Watched::begin(&self.ledger, owner(&call.principal, &call.route), asked.tasks.as_ref()).await?;
-        let of_server = Filter { tasks: None, ..asked };
+        let watched = Watched::begin(&self.ledger, owner(&call.principal, &call.route), ours.as_ref()).await?;
         let (source, honoured) = self.source(&call.route, &call.principal, of_server).await?;
-        let honoured = Filter { tasks: watched.as_ref().map(Watched::named), ..honoured };
+        let tasks = if call.route.native { honoured.tasks.clone() } else { watched.as_ref().map(Watched::named) };
+        let honoured = Filter { tasks, ..honoured };
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());

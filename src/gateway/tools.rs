@@ -31,7 +31,7 @@ impl Gateway {
         session: Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let has_tasks = session.terms.version.has_tasks();
+        let has_tasks = call.route.adds_tasks(&session);
         let rewrite: Option<Rewrite> = if has_tasks || !call.route.tools.permits_all() {
             let route = Arc::clone(&call.route);
             Some(Arc::new(move |outcome| match outcome {
@@ -56,7 +56,7 @@ impl Gateway {
         let name = called_tool(&call.route, request)?;
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
-        let has_tasks = session.terms.version.has_tasks();
+        let has_tasks = route.adds_tasks(&session);
         match (request.params.task, policy.support) {
             // 2025-11-25 tasks, "Tool-Level Negotiation" 2: -32601 in both cases.
             (None, Support::Required) if has_tasks => Err(Kind::NotServed("This tool can only be called as a task")),

@@ -130,17 +130,33 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     let mut all = Object::parse(capabilities)?;
     all.remove("tasks");
     remove_tasks_extension(&mut all);
-    if !version.has_url_elicitation() {
-        // A client that takes URLs only would look like one that takes forms.
-        match ClientCapabilities::read(capabilities)?.form && version.has_elicitation() {
-            true => all.set("elicitation", "{}"),
-            false => all.remove("elicitation"),
-        };
-        if all.get("sampling").is_some() {
-            all.set("sampling", "{}");
-        }
-    }
+    narrow(&mut all, version)?;
     Ok(all.to_json())
+}
+
+/// The same for an upstream that does tasks itself: only what the version would misread is left out.
+///
+/// # Errors
+/// When the text is no JSON object.
+pub fn for_native_upstream(capabilities: &str, version: ProtocolVersion) -> Result<String, Defect> {
+    let mut all = Object::parse(capabilities)?;
+    narrow(&mut all, version)?;
+    Ok(all.to_json())
+}
+
+fn narrow(capabilities: &mut Object<'_>, version: ProtocolVersion) -> Result<(), Defect> {
+    if version.has_url_elicitation() {
+        return Ok(());
+    }
+    // A client that takes URLs only would look like one that takes forms.
+    match ClientCapabilities::read(&capabilities.to_json())?.form && version.has_elicitation() {
+        true => capabilities.set("elicitation", "{}"),
+        false => capabilities.remove("elicitation"),
+    };
+    if capabilities.get("sampling").is_some() {
+        capabilities.set("sampling", "{}");
+    }
+    Ok(())
 }
 
 /// A legacy client's `capabilities`, as `initialize` said them, for a modern upstream: as [`for_upstream`] has

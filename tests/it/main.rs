@@ -12,11 +12,15 @@
 
 mod support;
 
+mod across;
 mod audit;
 mod bad_messages;
+mod both_eras;
 mod bridge;
+mod bridge_changes;
 mod bridge_questions;
 mod bridge_streams;
+mod bridge_tasks;
 mod broken_gateways;
 mod bulk;
 mod callers;
@@ -31,6 +35,7 @@ mod limits;
 mod load;
 mod mirrored;
 mod modern;
+mod native;
 mod once;
 mod operators;
 mod parking;
@@ -39,6 +44,7 @@ mod pool;
 mod progress;
 mod questions;
 mod restart;
+mod rounds;
 mod routing;
 mod servers;
 mod sessions;

@@ -6,7 +6,7 @@ use http::StatusCode;
 use taskgate::app::App;
 use taskgate::clock::Clock;
 use taskgate::config;
-use taskgate::demo::server::{Options, Server};
+use taskgate::demo::server::{Era, Options, Server};
 
 use crate::support::{Client, Opening, json, text_of, within};
 
@@ -79,4 +79,25 @@ async fn stopping_ends_what_was_open() {
     gateway.stop().await;
     assert!(stream.next().await.unwrap().is_none());
     gateway.seen(|stats| stats.sessions == 0 && stats.deleted == 1 && stats.get_streams == 0).await;
+}
+
+#[tokio::test]
+async fn a_session_on_a_server_without_sessions_goes_on_as_well() {
+    let upstream = Server::start_on_loopback(Options { era: Era::Modern, ..Options::default() }).await.unwrap();
+    let first = start(&upstream, &format!("key: \"{OLD}\"")).await;
+    let client = Opening::at(first.address).open().await;
+    assert_eq!(text_of(&client.call("echo", json!({"text": "before"})).await), "before");
+    within(first.run_until(async {})).await;
+    // When the gateway is another process with the same key,
+    let second = start(&upstream, &format!("key: \"{OLD}\"")).await;
+    let moved = moved(&client, &second);
+    // then the session still knows what its client can be asked,
+    let mut answer = moved.request("tools/call", json!({"name": "ask", "arguments": {}})).await;
+    let question = answer.until_method("elicitation/create").await;
+    moved.accept(&question, json!({"name": "Ada"})).await;
+    assert!(text_of(&answer.response().await).contains("Ada"));
+    // and what its server offers.
+    assert_eq!(moved.result("logging/setLevel", json!({"level": "info"})).await, json!({}));
+    assert_eq!(moved.delete().await, StatusCode::NO_CONTENT);
+    within(second.run_until(async {})).await;
 }

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use http::StatusCode;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -13,7 +14,9 @@ use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 use crate::tenant::Principal;
 use crate::tenant::fair;
+use crate::upstream::Error;
 
+use crate::gateway::eras::Side;
 use crate::gateway::exchange::{Dispatch, End as Ended, Exchange, Happening, Refresh};
 use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
@@ -66,6 +69,11 @@ impl PlainCall {
         // First: whoever reads the answer must find the request gone.
         drop(registration);
         match end {
+            End::Upstream(Ended::Refused { status, error }) if has_turned_legacy(&outlet, status, &error).await => {
+                // The client begins anew, and is served as it is.
+                outlet.gateway.end_session(&outlet.route, &outlet.session);
+                outlet.answer(Err(Kind::NoSession));
+            }
             End::Upstream(ended) => {
                 if project::is_untyped(&ended) {
                     outlet.gateway.looked_legacy(&outlet.route);
@@ -211,6 +219,12 @@ impl PlainCall {
         self.progress = Some(progress);
         Some(params.set("progressToken", token).to_json())
     }
+}
+
+/// Whether the server, which refused a call, has meanwhile become one of the legacy era.
+async fn has_turned_legacy(outlet: &Outlet, status: StatusCode, error: &str) -> bool {
+    let error = Error::Refused { status, error: error.into() };
+    matches!(outlet.gateway.modern_refused(&outlet.route, &error).await, Some(Side::Legacy))
 }
 
 async fn cancelled(flag: &CancelFlag) {

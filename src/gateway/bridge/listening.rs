@@ -44,12 +44,15 @@ impl Gateway {
         session.bridge.listening.opened.notify_one();
         let (gateway, route, session) = (Arc::clone(self), Arc::clone(route), Arc::clone(session));
         self.jobs.spawn("listen", async move {
-            let mut current = session.bridge.listening.current.lock().await;
-            if current.feed.is_none()
-                && let Err(failed) = gateway.subscribe(&route, &session, &mut current, None).await
-            {
-                tracing::debug!(?failed, "a session hears of no changes");
-            }
+            let listening = async {
+                let mut current = session.bridge.listening.current.lock().await;
+                if current.feed.is_none()
+                    && let Err(failed) = gateway.subscribe(&route, &session, &mut current, None).await
+                {
+                    tracing::debug!(?failed, "a session hears of no changes");
+                }
+            };
+            drop(session.ended.run_until_cancelled(listening).await);
         });
     }
 

@@ -307,3 +307,107 @@ impl Drop for Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn reader(replay: &Arc<Replay>, after: u64) -> Reader {
+        replay.read(after, false, Duration::from_secs(3600), Box::new(()))
+    }
+
+    /// Everything to the stream's end.
+    async fn rest(mut reader: Reader) -> String {
+        let mut all = Vec::new();
+        while let Some(frame) = reader.frame().await {
+            all.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+        String::from_utf8(all).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_reader_takes_up_the_stream_after_any_event() {
+        let replay = Replay::new(7);
+        replay.notice(b"one");
+        replay.question(1, b"two");
+        replay.notice(b"three");
+        replay.settled(1);
+        replay.end(b"four", b"");
+        replay.notice(b"too late");
+        assert_eq!(
+            rest(reader(&replay, 0)).await,
+            "id: c.7.1\ndata: one\n\nid: c.7.3\ndata: three\n\nid: c.7.4\ndata: four\n\n"
+        );
+        assert_eq!(rest(reader(&replay, 3)).await, "id: c.7.4\ndata: four\n\n");
+        let found = |id: &str| find([&replay], id).map(|(_, after)| after);
+        assert_eq!(
+            (found("7.3"), found("7.4"), found("7.5"), found("8.1"), found("7")),
+            (Some(3), None, None, None, None)
+        );
+        assert!(!replay.is_stale(Instant::now()) && replay.is_stale(Instant::now() + KEPT_FOR));
+    }
+
+    #[tokio::test]
+    async fn the_newest_reader_reads_alone() {
+        let replay = Replay::new(7);
+        let mut first = reader(&replay, 0);
+        let waiting = at_once(&mut first);
+        assert!(waiting.is_none());
+        let second = reader(&replay, 0);
+        assert!(first.frame().await.is_none());
+        drop(first);
+        replay.end(b"x", b"");
+        assert_eq!(rest(second).await, "id: c.7.1\ndata: x\n\n");
+    }
+
+    /// What is there at once.
+    fn at_once(reader: &mut Reader) -> Option<Bytes> {
+        let frame = futures_util::FutureExt::now_or_never(reader.frame())??;
+        frame.unwrap().into_data().ok()
+    }
+
+    #[tokio::test]
+    async fn notifications_are_forgotten_before_anything_else() {
+        let replay = Replay::new(7);
+        replay.question(1, b"asked");
+        let long = vec![b'x'; KEPT_BYTES / 4];
+        for _ in 0..10 {
+            replay.notice(&long);
+        }
+        assert!(replay.bytes() <= KEPT_BYTES);
+        replay.end(b"answer", b"");
+        let all = rest(reader(&replay, 0)).await;
+        assert!(all.starts_with("id: c.7.1\ndata: asked\n\n") && all.ends_with("data: answer\n\n"));
+        assert!(all.contains("id: c.7.11\n") && !all.contains("id: c.7.2\n"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_there_for_whoever_waits_for_it() {
+        let large = vec![b'x'; KEPT_BYTES + 1];
+        let replay = Replay::new(7);
+        let waiting = reader(&replay, 0);
+        replay.end(&large, b"instead");
+        assert!(rest(waiting).await.len() > KEPT_BYTES);
+        assert_eq!(rest(reader(&replay, 0)).await, "id: c.7.1\ndata: instead\n\n");
+        let unread = Replay::new(8);
+        unread.end(&large, b"instead");
+        assert_eq!(rest(reader(&unread, 0)).await, "id: c.8.1\ndata: instead\n\n");
+        let lost = Replay::new(9);
+        let leaving = reader(&lost, 0);
+        lost.end(&large, b"instead");
+        drop(leaving);
+        assert_eq!(rest(reader(&lost, 0)).await, "id: c.9.1\ndata: instead\n\n");
+    }
+
+    #[tokio::test]
+    async fn a_silent_stream_is_kept_warm() {
+        tokio::time::pause();
+        let replay = Replay::new(7);
+        let mut reader = replay.read(0, true, Duration::from_secs(1), Box::new(()));
+        let priming = reader.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(priming, "id: c.7.0\nretry: 1000\ndata: \n\n");
+        assert_eq!(reader.frame().await.unwrap().unwrap().into_data().unwrap(), sse::KEEP_ALIVE);
+    }
+}

@@ -86,12 +86,15 @@ impl Job {
             }
             if let What::Discovery = self.what {
                 let welcome = ready.lease.as_ref().map_or("{}", Lease::welcome);
-                let result = super::discovered(welcome).ok_or(Kind::from(Fault::UpstreamProtocol));
+                let result = super::discovered(welcome, self.route.native).ok_or(Kind::from(Fault::UpstreamProtocol));
                 let answer = result.map(|result| client.response(&result));
                 return client.answer(answer).await;
             }
             match Talk::new(&mut self, ready, deadline).run(client).await {
                 Left::Nothing => return,
+                // Nothing but an upstream that has sessions now knows nothing of a conversation without: the request goes
+                // the other way.
+                Left::SessionGone(left) if self.side != Side::Legacy => return left.answer(Err(Kind::OtherEra)).await,
                 Left::SessionGone(left) if is_last => {
                     return left.answer(Err(Kind::from(Fault::UpstreamUnreachable))).await;
                 }

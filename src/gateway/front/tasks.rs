@@ -74,9 +74,9 @@ impl Job {
                 let draft = Draft {
                     params: std::mem::take(&mut self.params),
                     wants_progress: true,
-                    refresh: None,
                     headers: std::mem::take(&mut self.headers),
                     exclusive: self.policy.exclusive,
+                    refresh: None,
                 };
                 let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
                 held.run().await;

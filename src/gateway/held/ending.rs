@@ -1,6 +1,9 @@
 //! How a call's end is written down: the upstream's answer, or the gateway's own failure, as the end of the task.
 
+use std::borrow::Cow;
+
 use crate::jsonrpc::{Message, Object, Outcome, string_value};
+use crate::mcp::project::{HopError, error_for_legacy};
 use crate::task::Finish;
 
 use crate::gateway::rejection::Fault;
@@ -20,9 +23,7 @@ pub(super) fn finish_of(message: &[u8]) -> Finish {
     let Ok(Message::Response { outcome, .. }) = Message::parse(message) else { return failed(Fault::UpstreamProtocol) };
     let result = match outcome {
         Outcome::Error(error) if !is_error_object(error.get()) => return failed(Fault::UpstreamProtocol),
-        Outcome::Error(error) => {
-            return Finish::errored(UPSTREAM_ERROR, error.get().into(), message_of_error(error.get()));
-        }
+        Outcome::Error(error) => return errored(error.get()),
         Outcome::Result(result) => result.get(),
     };
     let Ok(object) = Object::parse(result) else { return failed(Fault::UpstreamProtocol) };
@@ -34,6 +35,15 @@ pub(super) fn finish_of(message: &[u8]) -> Finish {
     let is_error = object.get("isError") == Some("true");
     let message = if is_error { first_text(object.get("content")) } else { None };
     Finish::returned(is_error, result.into(), message)
+}
+
+/// The upstream's error as an end. What it says of the hop to itself is not the client's business.
+pub(super) fn errored(error: &str) -> Finish {
+    let error = match HopError::of(error) {
+        Some(_) => error_for_legacy(error),
+        None => Cow::Borrowed(error),
+    };
+    Finish::errored(UPSTREAM_ERROR, (*error).into(), message_of_error(&error))
 }
 
 /// Whether this can stand in an `error` member: clients can't read anything else (JSON-RPC 2.0, 5.1).
@@ -55,7 +65,7 @@ fn first_text(content: Option<&str>) -> Option<Box<str>> {
     })
 }
 
-pub(super) fn message_of_error(error: &str) -> Option<Box<str>> {
+fn message_of_error(error: &str) -> Option<Box<str>> {
     let error = Object::parse(error).ok()?;
     string_value(error.get("message")?).map(|text| shorten(&text))
 }

@@ -10,7 +10,7 @@ use futures_util::future::Shared;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
 
-use crate::gateway::handshake::{self, Offer};
+use crate::gateway::handshake::Offer;
 use crate::gateway::rejection::{Fault, Kind, QUOTA_RETRY};
 use crate::gateway::session::{NoRoom, Room, Terms};
 use crate::gateway::{Gateway, Route};
@@ -30,6 +30,8 @@ pub(super) enum Failure {
     Fault(Fault),
     /// As many sessions as may be are in use.
     Full(usize),
+    /// The upstream turned out to have no sessions.
+    OtherEra,
     /// The upstream refused the handshake.
     Refused(StatusCode, Arc<str>),
 }
@@ -38,6 +40,7 @@ impl From<Failure> for Kind {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Fault(fault) => fault.into(),
+            Failure::OtherEra => Self::OtherEra,
             Failure::Full(max) => {
                 let limit = u64::try_from(max).unwrap_or(u64::MAX);
                 Self::Quota { reason: "sessions", limit, retry_after: QUOTA_RETRY }
@@ -55,6 +58,7 @@ impl From<Kind> for Failure {
     fn from(kind: Kind) -> Self {
         match kind {
             Kind::Fault(fault) => Self::Fault(fault),
+            Kind::OtherEra => Self::OtherEra,
             Kind::Upstream { status, error } => Self::Refused(status, error.into()),
             other => {
                 tracing::warn!(error = ?other, "a session can't be opened");
@@ -133,7 +137,7 @@ impl Gateway {
             return Err(Failure::Fault(Fault::Shutdown));
         }
         let room = self.room()?;
-        let opened = handshake::open(route, &Offer::of_gateway(key.profile), headers).await?;
+        let opened = self.open_for_stateless(route, &Offer::of_gateway(key.profile), headers).await?;
         let terms = Terms {
             route: Arc::clone(&route.name),
             principal: key.principal,

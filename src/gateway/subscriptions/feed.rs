@@ -32,7 +32,10 @@ use super::super::rejection::Chain;
 use super::super::{Gateway, POST_LIMIT, Route};
 use super::inbox::{Change, Inbox};
 
+/// What is declared to a server that is asked after its own tasks.
+const WITH_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const KNOWS_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 /// How long to wait before a stream is opened again, the first time.
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest wait, after several failures.
@@ -165,7 +168,9 @@ impl Upstream {
     async fn acknowledged(&self, filter: &Filter) -> Result<Stream, Error> {
         let gateway = self.gateway.upgrade().ok_or_else(|| Error::Lost("the gateway is stopping".into()))?;
         let id = gateway.mint();
-        let claim = Claim { capabilities: "{}", client_info: GATEWAY_INFO, log_level: None, progress_token: None };
+        // Tasks are asked after only where the upstream's own pass.
+        let capabilities = if filter.tasks.is_some() { WITH_TASKS } else { "{}" };
+        let claim = Claim { capabilities, client_info: GATEWAY_INFO, log_level: None, progress_token: None };
         let params = with_claim(&format!("{{\"notifications\":{}}}", filter.to_json()), &claim);
         let message = Outgoing {
             kind: MessageKind::Request { id: id.clone(), progress_token: None },

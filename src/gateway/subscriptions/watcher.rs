@@ -236,8 +236,10 @@ struct Job {
 enum Over {
     /// Nobody reads.
     Unread,
-    /// The server has forgotten the session.
+    /// The server has forgotten the session, or tells nothing on it any more.
     SessionGone,
+    /// Nothing will come: whoever listens asks anew.
+    Failed(Fault),
 }
 
 impl Job {
@@ -258,7 +260,10 @@ impl Job {
                 Ok(lease) => match self.watch_session(&lease, is_first).await {
                     Over::Unread => return None,
                     Over::SessionGone => {}
+                    Over::Failed(fault) => return Some(fault),
                 },
+                // A server of the other era now: whoever listens asks anew.
+                Err(Kind::OtherEra) => return Some(Fault::UpstreamUnreachable),
                 Err(kind) if is_first => {
                     return Some(if let Kind::Fault(fault) = kind { fault } else { Fault::UpstreamProtocol });
                 }
@@ -269,10 +274,6 @@ impl Job {
             if self.pause_unread().await {
                 return None;
             }
-            // A server that speaks the other era now has no sessions any more: whoever listens asks anew.
-            if !matches!(self.gateway.side_of(&self.route).await, Ok(super::super::eras::Side::Legacy) | Err(_)) {
-                return Some(Fault::UpstreamProtocol);
-            }
         }
     }
 
@@ -281,8 +282,8 @@ impl Job {
             Ok(stream) => stream,
             Err(Error::SessionGone) => return Over::SessionGone,
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "the standalone stream of a session that tells of changes failed");
-                None
+                tracing::debug!(error = %Chain(&error), "a session that tells of changes has no stream");
+                return if is_first { Over::Failed(Fault::from(&error)) } else { Over::SessionGone };
             }
         };
         // Without a stream there is no way for a change to come.
@@ -295,6 +296,10 @@ impl Job {
             is_opening
         });
         if !is_first {
+            if stream.is_none() {
+                // It had one before.
+                return Over::Failed(Fault::UpstreamUnreachable);
+            }
             self.resubscribe(lease, offered).await;
             self.watcher.inboxes().iter().for_each(|inbox| inbox.offer_everything());
         }
@@ -325,8 +330,9 @@ impl Job {
                             // Changes may have been missed meanwhile.
                             self.watcher.inboxes().iter().for_each(|inbox| inbox.offer_everything());
                         }
-                        Err(Error::SessionGone) => return Over::SessionGone,
-                        Ok(None) | Err(_) => reopen = Some(self.next_try()),
+                        // It had a stream: it is not what it was.
+                        Ok(None) | Err(Error::SessionGone) => return Over::SessionGone,
+                        Err(_) => reopen = Some(self.next_try()),
                     }
                 }
             }

@@ -127,3 +127,6 @@ impl Stdio {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

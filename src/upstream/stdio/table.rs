@@ -304,16 +304,17 @@ impl Table {
                     self.calls.remove(&id);
                 }
             }
-            _ => match subscription_of(params).map(|id| Id::from_json(&id)) {
-                Some(Ok(id)) => drop(self.offer_call(&canonical(&id), line, Worth::Notification)),
-                Some(Err(_)) => {}
-                // A log message names no call: with several nobody can say whose it is.
-                None => {
-                    if let Candidates::One(call) = self.candidates() {
-                        self.offer_call(&call, line, Worth::Notification);
-                    }
+            // A log message names no call: with several nobody can say whose it is.
+            Method::Message => {
+                if let Candidates::One(call) = self.candidates() {
+                    self.offer_call(&call, line, Worth::Notification);
                 }
-            },
+            }
+            _ => {
+                if let Some(id) = subscription_of(params).and_then(|id| Id::from_json(&id).ok()) {
+                    self.offer_call(&canonical(&id), line, Worth::Notification);
+                }
+            }
         }
     }
 

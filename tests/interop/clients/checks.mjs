@@ -20,15 +20,18 @@ export const { values: options } = parseArgs({
     native: { type: 'boolean', default: false }, // the server does tasks itself, not taskgate
     record: { type: 'string' }, // what was sent to the server, where that keeps no journal
     without: { type: 'string' }, // what can't be had here: `ask`, `questions` of any kind, or surely the `last-progress`
+    era: { type: 'string', default: 'modern' }, // which one a client of both speaks
+    extension: { type: 'boolean', default: false }, // whether it declares the tasks extension
     policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
   },
 })
 
 const catalogue = readFileSync(new URL('../servers/tools.json', import.meta.url), 'utf8')
 const all = JSON.parse(catalogue.replaceAll('LABEL', options.label))
-export const tools = all[options.tools]
+const own = all[options.tools]
+export const tools = { ...all[own.like], ...own }
 export const { policy } = all
-const missing = { ask: ['ask'], questions: ['ask', 'sample'] }[options.without] ?? []
+const missing = { ask: ['ask'], questions: ['ask', 'ask_twice', 'sample'] }[options.without] ?? []
 for (const kind of missing) delete tools[kind]
 
 /** Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing. */
@@ -81,6 +84,13 @@ export function withoutRelatedTask(result) {
   const { _meta: meta = {}, ...rest } = result
   const { [RELATED]: related, ...others } = meta
   return Object.keys(others).length === 0 ? rest : { ...rest, _meta: others }
+}
+
+/** A result without what belongs to the era that it came in. */
+export function bare(result) {
+  const { _meta: meta = {}, resultType, ...rest } = result
+  const own = Object.fromEntries(Object.entries(meta).filter(([key]) => !key.startsWith('io.modelcontextprotocol/')))
+  return Object.keys(own).length === 0 ? rest : { ...rest, _meta: own }
 }
 
 export function relatedTask(message) {

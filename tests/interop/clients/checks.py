@@ -31,6 +31,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--record", type=Path, help="what was sent to the server, where that keeps no journal")
     parser.add_argument("--without", choices=["ask", "questions", "last-progress"],
                         help="what can't be had here: ask, questions of any kind, or surely the last progress")
+    parser.add_argument("--era", choices=["legacy", "modern"], default="modern", help="which one a client of both speaks")
+    parser.add_argument("--extension", action="store_true", help="whether it declares the tasks extension")
     parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
     return parser.parse_args()
 
@@ -38,9 +40,9 @@ def parse_options() -> argparse.Namespace:
 options = parse_options()
 _catalogue = (Path(__file__).parent.parent / "servers" / "tools.json").read_text(encoding="utf-8")
 _all = json.loads(_catalogue.replace("LABEL", options.label))
-tools: dict[str, Any] = _all[options.tools]
-for kind in {"ask": ["ask"], "questions": ["ask", "sample"]}.get(options.without, []):
-    del tools[kind]
+tools: dict[str, Any] = _all.get(_all[options.tools].get("like"), {}) | _all[options.tools]
+for kind in {"ask": ["ask"], "questions": ["ask", "ask_twice", "sample"]}.get(options.without, []):
+    tools.pop(kind, None)
 policy: dict[str, Any] = _all["policy"]
 
 
@@ -107,6 +109,14 @@ def without_related_task(result: Any) -> dict[str, Any]:
     value = as_json(result)
     meta = value.pop("_meta", None) or {}
     meta.pop(RELATED, None)
+    return {**value, "_meta": meta} if meta else value
+
+
+def bare(result: Any) -> dict[str, Any]:
+    """A result without what belongs to the era that it came in."""
+    value = as_json(result)
+    value.pop("resultType", None)
+    meta = {key: item for key, item in (value.pop("_meta", None) or {}).items() if not key.startswith("io.modelcontextprotocol/")}
     return {**value, "_meta": meta} if meta else value
 
 

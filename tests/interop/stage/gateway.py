@@ -36,28 +36,29 @@ class Gateway:
 
 def start_gateway(
     programs: Programs, binary: Path, *, upstream: str | None = None, command: list[str | Path] = (), keys: bool = False,
-    policy: bool = False,
+    route: dict[str, Any] | None = None, name: str = "gateway",
 ) -> Gateway:
-    """Starts the gateway in front of a server's URL or of a command that speaks stdio."""
+    """Starts the gateway in front of a server's URL or of a command that speaks stdio; `route` is what its route has besides."""
     listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     arguments: list[str | Path]
-    if keys or policy:
-        path = programs.log("gateway").with_suffix(".yaml")
-        configuration = _configuration(listen, admin, upstream) | (_with_keys() if keys else {})
-        if policy:
-            _add_policy(configuration["routes"][0])
+    if keys or route:
+        path = programs.log(name).with_suffix(".yaml")
+        behind = {"url": upstream} if upstream else {"command": [str(part) for part in command]}
+        configuration = _configuration(listen, admin, behind, route or {}) | (_with_keys() if keys else {})
         path.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
         arguments = ["--config", path]
     elif upstream:
         arguments = ["--upstream", upstream, "--listen", listen, "--admin", admin]
     else:
         arguments = ["--listen", listen, "--admin", admin, "--", *command]
-    programs.start("gateway", [binary, "serve", *arguments], lambda: answers(f"http://{admin}/readyz"))
+    programs.start(name, [binary, "serve", *arguments], lambda: answers(f"http://{admin}/readyz"))
     return Gateway(origin=f"http://{listen}", admin=f"http://{admin}")
 
 
-def _configuration(listen: str, admin: str, upstream: str | None) -> dict[str, Any]:
-    route = {"name": "interop", "path": "/mcp", "upstream": {"url": upstream}, "tasks": {"poll_interval": "200ms"}}
+def _configuration(listen: str, admin: str, upstream: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    route = {"name": "interop", "path": "/mcp", "upstream": upstream, "tasks": {"poll_interval": "200ms"}}
+    for section, keys in more.items():
+        route[section] = route.get(section, {}) | keys
     return {"listen": {"address": listen}, "admin": {"address": admin}, "routes": [route]}
 
 
@@ -69,8 +70,13 @@ def _with_keys() -> dict[str, Any]:
     return {"auth": {"api_keys": callers}, "tenants": {tenant: {"running_tasks": 200} for tenant in KEYS}}
 
 
-def _add_policy(route: dict[str, Any]) -> None:
-    """The rules that the clients expect, from servers/tools.json."""
+def rules_for_clients() -> dict[str, Any]:
+    """The rules for tools that the clients expect, from servers/tools.json."""
     policy = json.loads((TESTS / "servers" / "tools.json").read_text(encoding="utf-8"))["policy"]
-    route["tools"] = {"deny": [policy["denied"]["name"]]}
-    route["tasks"]["tools"] = [{"match": tool, "support": support} for tool, support in policy["support"].items()]
+    tools = [{"match": tool, "support": support} for tool, support in policy["support"].items()]
+    return {"tools": {"deny": [policy["denied"]["name"]]}, "tasks": {"tools": tools}}
+
+
+def rules_for_suite() -> dict[str, Any]:
+    """How the tools of the fixture become tasks, from fixture/policy.json."""
+    return json.loads((TESTS / "fixture" / "policy.json").read_text(encoding="utf-8"))

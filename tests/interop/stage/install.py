@@ -1,4 +1,4 @@
-"""Installs the pinned npm and PyPI packages into .interop/, unless they are there already."""
+"""Installs the pinned npm, PyPI and crates.io packages into .interop/, unless they are there already."""
 
 import hashlib
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stage.places import INSTALLED, MODULES, NODE, PYTHON, TESTS
+from stage.places import INSTALLED, MODERN_PYTHON, MODULES, NODE, PYTHON, RMCP, TESTS
 
 LIMIT = 900
 
@@ -42,22 +42,33 @@ def _npm() -> None:
         link.symlink_to(MODULES, target_is_directory=True)
 
 
-def _python() -> None:
-    source = TESTS / "requirements.txt"
-    stamp = INSTALLED / "python.stamp"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == _digest(source):
+def _python(python: Path, source: Path) -> None:
+    """The packages of a file in an environment of its own: the two generations of the SDK can't share one."""
+    environment = python.parent.parent
+    stamp = INSTALLED / f"{environment.name}.stamp"
+    if python.exists() and stamp.exists() and stamp.read_text() == _digest(source):
         return
     stamp.unlink(missing_ok=True)
     try:
-        _run(sys.executable, "-m", "venv", "--clear", INSTALLED / "venv")
+        _run(sys.executable, "-m", "venv", "--clear", environment)
     except subprocess.CalledProcessError as error:
         raise Missing("python's venv module") from error
-    _run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", source)
+    _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", source)
     stamp.write_text(_digest(source))
+
+
+def _rmcp() -> None:
+    """The client in Rust, which is not part of taskgate's own workspace; cargo knows whether there is anything to do."""
+    if not shutil.which("cargo"):
+        raise Missing("cargo")
+    source = TESTS / "clients" / "rmcp" / "Cargo.toml"
+    _run("cargo", "build", "--quiet", "--locked", "--manifest-path", source, "--target-dir", RMCP.parent.parent)
 
 
 def install() -> None:
     """Raises Missing where a program is lacking, CalledProcessError where an installation fails."""
     INSTALLED.mkdir(exist_ok=True)
     _npm()
-    _python()
+    _python(PYTHON, TESTS / "requirements.txt")
+    _python(MODERN_PYTHON, TESTS / "requirements-modern.txt")
+    _rmcp()

@@ -8,9 +8,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stage.gateway import KEYS, Gateway, start_gateway
-from stage.places import EVERYTHING, NODE, PYTHON, RUNS, TESTS
+from stage.gateway import KEYS, Gateway, rules_for_clients, start_gateway
+from stage.places import EVERYTHING, MODERN_PYTHON, NODE, PYTHON, RMCP, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
 from stage.report import Report
 
@@ -18,22 +19,45 @@ CLIENT_LIMIT = 300
 JUDGE_LIMIT = 120
 SEEN_LIMIT = 10.0
 REFUSED = "refused"  # the label of calls, in servers/tools.json, that the gateway has to refuse
-JOURNALED = ("plain", "native")  # servers whose tools write down what happened to them
+JOURNALED = ("plain", "native", "fastmcp-4", "ts", "py")  # servers whose tools write down what happened to them
+TOOLS = {"native": "plain", "fastmcp-4": "plain", "py": "plain"}  # whose tools they have; the others have their own
 OLDER = ["2025-06-18", "2025-03-26", "2024-11-05"]
 WITH_ELICITATION = "2025-06-18"
-CLIENTS = {
-    "ts-sdk": [NODE, TESTS / "clients" / "ts_sdk.mjs"],
-    "python-sdk": [PYTHON, TESTS / "clients" / "python_sdk.py"],
-    "fastmcp": [PYTHON, TESTS / "clients" / "fastmcp_client.py"],
+_CLIENTS = TESTS / "clients"
+CLIENTS: dict[str, list[str | Path]] = {
+    # of 2025-11-25, with its tasks
+    "ts-sdk": [NODE, _CLIENTS / "ts_sdk.mjs"],
+    "python-sdk": [PYTHON, _CLIENTS / "python_sdk.py"],
+    "fastmcp": [PYTHON, _CLIENTS / "fastmcp_client.py"],
+    "ext-tasks-legacy": [NODE, _CLIENTS / "ts_ext_tasks.mjs", "--era", "legacy"],
+    # of 2025-11-25, declaring the extension, which means nothing there
+    "rmcp-legacy": [RMCP, "--era", "legacy"],
+    # of 2026-07-28, with the extension
+    "ext-tasks": [NODE, _CLIENTS / "ts_ext_tasks.mjs", "--era", "modern"],
+    "fastmcp-4": [MODERN_PYTHON, _CLIENTS / "fastmcp_modern.py"],
+    "rmcp": [RMCP, "--era", "modern"],
+    "probe": [NODE, _CLIENTS / "probe.mjs"],
+    # of 2026-07-28, without it
+    "ts-plain": [NODE, _CLIENTS / "ts_plain.mjs"],
+    "py-plain": [MODERN_PYTHON, _CLIENTS / "py_plain.py"],
+}
+TASK_CLIENTS = ("ts-sdk", "python-sdk", "fastmcp")
+LEGACY = (*TASK_CLIENTS, "ext-tasks-legacy", "rmcp-legacy")
+MODERN = ("ext-tasks", "fastmcp-4", "rmcp", "probe", "ts-plain", "py-plain")
+# A call becomes a task soon; a question asked before that makes it one, but for one tool that asks in the call.
+SOON = {
+    "tasks": {"defer": "200ms", "questions": "in_task", "tools": [{"match": "ask", "questions": "in_call"}]},
 }
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One arrangement. `server` is an entry of servers/tools.json, or `native` for the yardstick."""
+    """One arrangement. `server` is an entry of servers/tools.json, or another name for one in `TOOLS`."""
 
     name: str
     server: str
+    clients: tuple[str, ...] = TASK_CLIENTS
+    behind: str = "both"  # which of its ports the gateway is in front of, where a server has one for each era
     stdio: bool = False
     keys: bool = False
     policy: bool = False
@@ -44,7 +68,19 @@ class Leg:
     @property
     def direct_options(self) -> tuple[str, ...]:
         """The clients compare with a server of the same version that has none of the other habits."""
+        if "--era" in self.options:
+            return "--era", "both"
         return self.options[:2] if "--version" in self.options else ()
+
+    @property
+    def tools(self) -> str:
+        return TOOLS.get(self.server, self.server)
+
+    @property
+    def route(self) -> dict[str, Any] | None:
+        if self.policy:
+            return rules_for_clients()
+        return SOON if set(self.clients) & set(MODERN) else None
 
 
 LEGS = [
@@ -66,6 +102,19 @@ LEGS = [
     Leg("server that answers with JSON", "demo", options=("--always-json",), without="last-progress"),
     Leg("server that primes and numbers its streams", "demo", options=("--priming", "--event-ids")),
     Leg("server without sessions", "demo", options=("--stateless",), without="questions"),
+    # Clients of 2026-07-28, and both eras at one endpoint.
+    Leg("server-everything, modern clients", "everything", MODERN),
+    Leg("server-everything over stdio, modern clients", "everything", MODERN, stdio=True),
+    Leg("FastMCP 3 server, modern clients", "plain", MODERN),
+    Leg("FastMCP 3 server, modern clients with keys", "plain", MODERN, keys=True),
+    Leg("TypeScript server of 2025-11-25, clients of both eras", "ts", LEGACY + MODERN, behind="legacy"),
+    Leg("TypeScript server of 2026-07-28, clients of both eras", "ts", LEGACY + MODERN, behind="modern"),
+    Leg("TypeScript server of both revisions, modern clients with keys", "ts", MODERN, keys=True),
+    Leg("Python server of both revisions, clients of both eras", "py", LEGACY + MODERN),
+    Leg("demo server of 2026-07-28 over HTTP, clients of both eras", "demo", LEGACY + MODERN, options=("--era", "modern")),
+    Leg("demo server of 2026-07-28 over stdio, clients of both eras", "demo", LEGACY + MODERN, stdio=True,
+        options=("--era", "modern")),
+    Leg("FastMCP 4 server, clients of both eras", "fastmcp-4", LEGACY + MODERN, without="questions"),
 ]
 
 
@@ -88,20 +137,21 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
     if leg.server == "demo" and not (demo and demo.exists()):
         report.add(leg.name, "the server", "skipped", "no demo_server beside the taskgate binary: build it")
         return
-    direct = _start_server(leg, demo, programs)
-    origin, gateway = direct.removesuffix("/mcp"), None
+    direct, behind = _start_server(leg, demo, programs)
+    origin, gateway = direct, None
     if leg.gateway:
         assert binary is not None
-        gateway = _start_gateway(leg, binary, demo, programs, origin, records["server"])
+        gateway = _start_gateway(leg, binary, demo, programs, behind, records["server"])
         origin = gateway.origin
     watched = start_recorder(programs, "clients-recorder", origin, records["clients"])
 
-    with ThreadPoolExecutor(len(CLIENTS)) as pool:
-        list(pool.map(lambda name: _run_client(leg, name, f"{watched}/mcp", direct, records["server"], report), CLIENTS))
+    with ThreadPoolExecutor(len(leg.clients)) as pool:
+        list(pool.map(
+            lambda name: _run_client(leg, name, f"{watched}/mcp", f"{direct}/mcp", records["server"], report), leg.clients))
 
-    labels = [] if leg.policy else list(CLIENTS)
+    labels = [] if leg.policy else list(leg.clients)
     if leg.server in JOURNALED:
-        _judge_journal(leg, labels, direct.removesuffix("/mcp"), report)
+        _judge_journal(leg, labels, direct, report)
     judge(leg.name, records["clients"], records["server"] if leg.gateway else None, report,
           cancelled=labels, refused=REFUSED if leg.policy else None)
     if gateway:
@@ -115,16 +165,22 @@ def start_recorder(programs: Programs, name: str, origin: str, record: Path) -> 
     return f"http://127.0.0.1:{port}"
 
 
-def _start_server(leg: Leg, demo: Path | None, programs: Programs) -> str:
-    port = free_port()
-    command, environment = {
-        "native": lambda: ([NODE, TESTS / "servers" / "native_tasks.mjs", "--port", str(port)], {}),
-        "plain": lambda: ([PYTHON, TESTS / "servers" / "plain_tools.py", "--port", str(port)], {}),
-        "everything": lambda: ([NODE, EVERYTHING, "streamableHttp"], {"PORT": str(port)}),
-        "demo": lambda: ([demo, "--listen", f"127.0.0.1:{port}", *leg.direct_options], {}),
-    }[leg.server]()
-    programs.start("server", command, lambda: listens(port), **environment)
-    return f"http://127.0.0.1:{port}/mcp"
+def _start_server(leg: Leg, demo: Path | None, programs: Programs) -> tuple[str, str]:
+    """Where the server is for a direct call, and where the gateway finds it."""
+    port, legacy, modern = (str(free_port()) for _ in range(3))
+    servers = TESTS / "servers"
+    command: list[str | Path] = {
+        "native": [NODE, servers / "native_tasks.mjs", "--port", port],
+        "plain": [PYTHON, servers / "plain_tools.py", "--port", port],
+        "fastmcp-4": [MODERN_PYTHON, servers / "plain_tools.py", "--port", port],
+        "py": [MODERN_PYTHON, servers / "py_tools.py", "--port", port],
+        "ts": [NODE, servers / "ts_tools.mjs", "--port", port, "--legacy-port", legacy, "--modern-port", modern],
+        "everything": [NODE, EVERYTHING, "streamableHttp"],
+        "demo": [demo, "--listen", f"127.0.0.1:{port}", *leg.direct_options],
+    }[leg.server]
+    ports = {"both": port, "legacy": legacy, "modern": modern}
+    programs.start("server", command, lambda: listens(int(ports[leg.behind])), PORT=port)
+    return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{ports[leg.behind]}"
 
 
 def _start_gateway(
@@ -132,19 +188,18 @@ def _start_gateway(
 ) -> Gateway:
     if leg.stdio:
         child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", *leg.options]
-        return start_gateway(programs, binary, command=[NODE, TESTS / "wire" / "tap.mjs", record, *child])
+        return start_gateway(programs, binary, command=[NODE, TESTS / "wire" / "tap.mjs", record, *child], route=leg.route)
     if leg.options != leg.direct_options:
         port = free_port()
         programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))
         server = f"http://127.0.0.1:{port}"
     watched = start_recorder(programs, "server-recorder", server, record)
-    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, policy=leg.policy)
+    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, route=leg.route)
 
 
 def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report: Report) -> None:
-    tools = "plain" if leg.server == "native" else leg.server
-    arguments = ["--url", url, "--direct", direct, "--tools", tools, "--label", name]
-    if leg.server not in JOURNALED:
+    arguments = ["--url", url, "--direct", direct, "--tools", leg.tools, "--label", name]
+    if leg.server not in JOURNALED or CLIENTS[name][0] == RMCP:
         arguments += ["--record", record]
     if not leg.gateway:
         arguments.append("--native")

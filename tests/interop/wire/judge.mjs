@@ -2,12 +2,14 @@
 //
 //   node judge.mjs --clients LOG [--server LOG] [--cancelled LABEL]... [--refused LABEL] [--foreign]
 //
-// Prints a JSON line for each check, as the clients do. --foreign: the sender towards clients is not taskgate, so
-// what only taskgate promises is not asked of it, and a known fault of the v1 SDK is let pass.
+// Each message is held against the rules of its era. Prints a JSON line for each check, as the clients do. --foreign: the
+// sender towards clients is not taskgate, so what only taskgate promises is not asked of it, and a known fault of the v1
+// SDK is let pass.
 
 import { parseArgs } from 'node:util'
-import { readConversation } from './conversation.mjs'
-import { refusalFaults, sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
+import { inEra, passedOnFrom, readConversation } from './conversation.mjs'
+import { sawClose, towardsModernClients, towardsModernServers } from './modern_rules.mjs'
+import { refusalFaults, sameCalls, sawCancel, towardsClients, towardsServers } from './rules.mjs'
 import { validate } from './validate.mjs'
 
 const SHOWN = 3
@@ -28,31 +30,35 @@ function print(check, breaches) {
   console.log(JSON.stringify(line))
 }
 
-function printValidation(check, conversation, party) {
-  const { messages, faults: all } = validate(conversation, party)
+function printValidation(check, conversation, party, passedOn) {
+  const { messages, faults: all } = validate(conversation, party, passedOn)
   const faults = values.foreign ? all.filter((fault) => !fault.startsWith(SDK_FAULT)) : all
   // No message at all would be a recorder that nobody talked to.
   print(`${check}: each of ${messages} messages is valid`, messages === 0 ? ['nothing was recorded'] : faults)
 }
 
-function sameCalls(clients, server) {
-  const [asked, sent] = [clients, server].map((side) => toolCalls(side, values.refused))
-  return [...new Set([...asked.keys(), ...sent.keys()])]
-    .filter((call) => asked.get(call) !== sent.get(call))
-    .map((call) => `${call.slice(0, 150)} asked for ${asked.get(call) ?? 0} times, sent ${sent.get(call) ?? 0} times`)
+/** The rules of each era, over what was said in it. */
+function printRules(check, conversation, { legacy, modern }, passedOn) {
+  for (const [era, rules] of Object.entries({ legacy, modern })) {
+    const part = inEra(conversation, era)
+    if (part.entries.length === 0) continue
+    for (const [name, rule] of Object.entries(rules)) print(`${check}, ${era}: ${name}`, rule(part, conversation.entries, passedOn))
+  }
 }
 
 const clients = readConversation(values.clients)
 printValidation('to clients', clients, 'server')
-if (!values.foreign) for (const [name, rule] of Object.entries(towardsClients)) print(`to clients: ${name}`, rule(clients))
+if (!values.foreign) printRules('to clients', clients, { legacy: towardsClients, modern: towardsModernClients })
 
 if (values.server) {
   const server = readConversation(values.server)
-  printValidation('to the server', server, 'client')
-  for (const [name, rule] of Object.entries(towardsServers)) print(`to the server: ${name}`, rule(server))
-  print('to the server: each tool call was sent once', sameCalls(clients, server))
+  const passedOn = passedOnFrom(clients)
+  printValidation('to the server', server, 'client', passedOn)
+  printRules('to the server', server, { legacy: towardsServers, modern: towardsModernServers }, passedOn)
+  print('to the server: each tool call was sent once', sameCalls(clients, server, values.refused))
   if (values.refused) print('to the server: nothing that had to be refused', refusalFaults(clients, server, values.refused))
   for (const label of values.cancelled) {
-    print(`to the server: the cancel of ${label} arrived`, sawCancel(server, label) ? [] : ['no notifications/cancelled for it'])
+    const seen = sawCancel(server, label) || sawClose(inEra(server, 'modern'), label)
+    print(`to the server: the cancel of ${label} arrived`, seen ? [] : ['neither a notification nor the end of its stream'])
   }
 }

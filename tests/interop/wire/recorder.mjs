@@ -3,6 +3,7 @@
 // It changes nothing: bytes are forwarded as they come and read on the side. Each line has the exchange it
 // belongs to; `kind` is request, response, message or end. validate.mjs and rules.mjs read the file afterwards.
 
+import { createHash } from 'node:crypto'
 import { appendFileSync } from 'node:fs'
 import { Agent, createServer, request as httpRequest } from 'node:http'
 import { parseArgs } from 'node:util'
@@ -15,7 +16,14 @@ const target = new URL(values.target)
 const agent = new Agent({ keepAlive: true, maxSockets: Infinity })
 let exchanges = 0
 
-const write = (line) => appendFileSync(values.log, `${JSON.stringify(line)}\n`)
+const write = (line) => appendFileSync(values.log, `${JSON.stringify({ ...line, at: Date.now() })}\n`)
+
+/** Tells callers apart without writing down their keys. */
+const callerOf = ({ authorization, 'x-api-key': key }) =>
+  (authorization ?? key) && createHash('sha256').update(authorization ?? key).digest('hex').slice(0, 12)
+
+/** The headers that repeat what is in the body. */
+const mirrors = (headers) => Object.fromEntries(Object.entries(headers).filter(([name]) => name.startsWith('mcp-') && name !== 'mcp-session-id'))
 
 /** Writes down one JSON text: a message, a batch of them, or something that is no JSON. */
 function writeMessages(text, line) {
@@ -62,6 +70,8 @@ function forward(incoming, outgoing, body) {
     version: headers['mcp-protocol-version'],
     accept: headers.accept,
     resumes: headers['last-event-id'],
+    caller: callerOf(headers),
+    headers: mirrors(headers),
   }
   write({ ...asked, kind: 'request' })
   if (body.length > 0) writeMessages(body.toString('utf8'), { exchange, from: 'client', session: asked.session })
@@ -71,7 +81,8 @@ function forward(incoming, outgoing, body) {
   onward.on('response', (response) => {
     const contentType = response.headers['content-type'] ?? ''
     const session = response.headers['mcp-session-id'] ?? asked.session
-    write({ exchange, kind: 'response', status: response.statusCode, contentType, session })
+    const opened = response.headers['mcp-session-id']
+    write({ exchange, kind: 'response', status: response.statusCode, contentType, session, opened })
     const reader = responseReader(contentType, { exchange, from: 'server', session })
     outgoing.writeHead(response.statusCode, response.rawHeaders)
     outgoing.flushHeaders()

@@ -1,14 +1,18 @@
-// Rules of a conversation that no schema can hold. Each returns the breaches it found, as text.
+// Rules of a conversation of 2025-11-25 or before that no schema can hold. Each returns the breaches it found, as text.
 
 import { isDeepStrictEqual } from 'node:util'
 
 const RELATED = 'io.modelcontextprotocol/related-task'
+const MODERN_META = ['serverInfo', 'subscriptionId', 'protocolVersion', 'clientCapabilities'].map((key) => `io.modelcontextprotocol/${key}`)
+const URL_ELICITATION = -32042
 const FIRST_WITH_HEADER = '2025-06-18'
 const FIRST_WITH_ELICITATION = '2025-06-18'
 const FIRST_WITH_TASKS = '2025-11-25'
 const TERMINAL = ['completed', 'failed', 'cancelled']
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/
 
+const LAST = FIRST_WITH_TASKS
+const earlier = (one, other) => (one < other ? one : other)
 const short = (value) => JSON.stringify(value).slice(0, 200)
 const related = (object) => object?._meta?.[RELATED]?.taskId
 const answersTo = (entries, method) => entries.filter(
@@ -40,7 +44,8 @@ export const towardsClients = {
     .map(({ message, answers = [] }) => `${answers.length} answers to ${short(message)}`),
 
   'the version asked for is agreed on': ({ entries }) => answersTo(entries, 'initialize')
-    .filter(({ message, asked }) => message.result.protocolVersion !== asked.message.params.protocolVersion)
+    // A client that would rather speak a later one is told the last of these.
+    .filter(({ message, asked }) => message.result.protocolVersion !== earlier(asked.message.params.protocolVersion, LAST))
     .map(({ message }) => short(message)),
 
   'a question is asked once': ({ entries }) => repeated(entries
@@ -101,6 +106,14 @@ export const towardsClients = {
       .filter(({ message }) => !known.has(related(message.params)))
       .map(({ message }) => short(message))
   },
+
+  'nothing of the stateless protocol': ({ entries }) => entries
+    .filter(({ from, message }) => from === 'server' && (
+      ['resultType', 'cacheScope', 'inputRequests', 'requestState'].some((member) => message?.result?.[member] !== undefined)
+      || Object.keys(message?.result?._meta ?? {}).some((key) => MODERN_META.includes(key))
+      || MODERN_META.some((key) => message?.params?._meta?.[key] !== undefined)
+      || (message?.error?.code <= -32020 && message.error.code >= -32099 && message.error.code !== URL_ELICITATION)))
+    .map(({ message }) => short(message)),
 
   'progress rises': ({ entries }) => {
     const last = new Map()
@@ -181,9 +194,12 @@ export const towardsServers = {
 
 /** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
 export function sawCancel({ entries }, label) {
-  const call = entries.find(({ from, message }) =>
-    from === 'client' && message?.method === 'tools/call' && message.params.arguments?.label === label)
-  return call !== undefined && wasCancelled(entries, call.message, call)
+  // In the stateless protocol it is told so over stdio alone: over HTTP the stream ends.
+  return entries.some((entry) => {
+    const { from, message, era, exchange } = entry
+    return (era === 'legacy' || !exchange) && from === 'client' && message?.method === 'tools/call'
+      && message.params?.arguments?.label === label && wasCancelled(entries, message, entry)
+  })
 }
 
 const labelledCalls = ({ entries }, label) => entries.filter(({ from, message }) =>
@@ -197,17 +213,33 @@ export function refusalFaults(clients, server, label) {
   return asked.length === 0 ? ['nothing was there to be refused'] : faults
 }
 
-/** Tool calls by name and arguments, with how often each was sent: what a gateway must not multiply. */
+/** Tool calls by name and arguments, with how often each was asked for, and how often it was not refused. */
 export function toolCalls({ entries }, refused) {
   const calls = new Map()
-  for (const { from, message, answers = [] } of entries) {
+  for (const { from, message, answers = [], exchange } of entries) {
     if (from !== 'client' || message?.method !== 'tools/call') continue
-    if (refused !== undefined && message.params.arguments?.label === refused) continue
-    if (message.params.task !== undefined && answers[0]?.message.error) continue // refused before it could run
-    const key = JSON.stringify([message.params.name, message.params.arguments])
-    calls.set(key, (calls.get(key) ?? 0) + 1)
+    const { name, arguments: given, inputResponses, requestState, task } = message.params ?? {}
+    if (refused !== undefined && given?.label === refused) continue
+    if (inputResponses !== undefined || requestState !== undefined) continue // a further round of a call that was counted
+    const key = JSON.stringify([name, given ?? {}])
+    const call = calls.get(key) ?? { asked: 0, ran: 0 }
+    calls.set(key, call)
+    call.asked++
+    // Refused before it could run: as a task, or with a status that says so.
+    const { error } = answers[0]?.message ?? {}
+    if (!(error && (task !== undefined || exchange?.response?.status >= 400))) call.ran++
   }
   return calls
+}
+
+/** A call reaches the server once: never more often than it was asked for, and never less where it was not refused. */
+export function sameCalls(clients, server, refused) {
+  const none = { asked: 0, ran: 0 }
+  const [wanted, sent] = [clients, server].map((side) => toolCalls(side, refused))
+  return [...new Set([...wanted.keys(), ...sent.keys()])]
+    .map((call) => [call, wanted.get(call) ?? none, sent.get(call) ?? none])
+    .filter(([, { asked, ran }, { asked: arrived }]) => arrived > asked || arrived < ran)
+    .map(([call, { asked, ran }, { asked: arrived }]) => `${call.slice(0, 150)} asked for ${asked} times, due ${ran} times, sent ${arrived} times`)
 }
 
 function wasCancelled(entries, request, { session }) {

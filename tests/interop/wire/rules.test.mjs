@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { connect } from './conversation.mjs'
-import { refusalFaults, sawCancel, toolCalls, towardsClients, towardsServers } from './rules.mjs'
+import { refusalFaults, sameCalls, sawCancel, towardsClients, towardsServers } from './rules.mjs'
 import { SseReader } from './sse_reader.mjs'
 import { validate } from './validate.mjs'
 
@@ -51,6 +51,8 @@ const question = (id = 'q-1') => request(id, 'elicitation/create', {
 })
 const stream = (...got) => ({ method: 'GET', type: 'text/event-stream', got })
 const fetched = (value) => ({ sent: request(9, 'tasks/result', { taskId: 't-1' }), got: [answer(9, value)] })
+
+const plainCall = (id) => ({ sent: request(id, 'tools/call', { name: 'x', arguments: { label: 'L' } }), got: [answer(id, { content: [] })] })
 
 const inOrder = [opening, initialized, call, stream(progress(1), progress(2), question()), poll(2, task('completed')), fetched(result('t-1'))]
 const converse = (exchanges) => connect(exchanges.flatMap((one, index) => exchange(index + 1, one)))
@@ -100,6 +102,7 @@ const broken = {
   'tasks/get, list and cancel name no related task': [call, poll(2, task('completed', { _meta: { [RELATED]: { taskId: 't-1' } } }))],
   'tasks/get, list and cancel are answered as JSON': [call, { ...poll(2, task('completed')), type: 'text/event-stream' }],
   'related tasks are known to the caller': [stream(question())],
+  'nothing of the stateless protocol': [{ ...plainCall(4), got: [answer(4, { content: [], resultType: 'complete' })] }],
   'progress rises': [call, stream(progress(2), progress(2))],
   'progress carries a token that the client gave': [call, stream(progress(1, 'mine'))],
   'a GET stream carries no answers': [{ sent: request(2, 'ping') }, stream(answer(2, {}))],
@@ -110,7 +113,6 @@ for (const [name, exchanges] of Object.entries(broken)) {
   test(`the rule finds a breach: ${name}`, () => assert.ok(breaches([opening, ...exchanges], towardsClients).includes(name)))
 }
 
-const plainCall = (id) => ({ sent: request(id, 'tools/call', { name: 'x', arguments: { label: 'L' } }), got: [answer(id, { content: [] })] })
 const impolite = {
   'no word of tasks': [call],
   'request ids are not used twice in a session': [plainCall(4), plainCall(4)],
@@ -160,8 +162,14 @@ test('a cancel is seen only where it was sent for that call', () => {
   assert.ok(!sawCancel(converse([opening, plainCall(4)]), 'L'))
 })
 
-test('a tool call sent twice is counted twice', () => {
-  assert.deepEqual([...toolCalls(converse([opening, plainCall(4), plainCall(5)])).values()], [2])
+test('a tool call that is sent twice, or not at all, is found', () => {
+  const found = (clients, server) => sameCalls(converse([opening, ...clients]), converse([opening, ...server])).length
+  const refused = { ...plainCall(4), status: 400, got: [{ jsonrpc: '2.0', id: 4, error: { code: -32020, message: 'no' } }] }
+  assert.equal(found([plainCall(4)], [plainCall(7)]), 0)
+  assert.equal(found([plainCall(4)], [plainCall(7), plainCall(8)]), 1)
+  assert.equal(found([plainCall(4)], []), 1)
+  assert.equal(found([refused], []), 0)
+  assert.equal(found([refused], [plainCall(7)]), 0)
 })
 
 test('an event stream is read the same however it is cut', () => {

@@ -14,7 +14,7 @@ function relay(from, source, sink) {
   const lines = createInterface({ input: source, crlfDelay: Infinity })
   lines.on('line', (line) => {
     try {
-      appendFileSync(log, `${JSON.stringify({ kind: 'message', from, session, message: JSON.parse(line) })}\n`)
+      appendFileSync(log, `${JSON.stringify({ kind: 'message', from, session, message: JSON.parse(line), at: Date.now() })}\n`)
     } catch {
       appendFileSync(log, `${JSON.stringify({ kind: 'message', from, session, unreadable: line.slice(0, 1000) })}\n`)
     }

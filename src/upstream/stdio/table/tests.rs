@@ -339,3 +339,43 @@ async fn the_end_ends_all_readers_and_refuses_what_comes_later() {
     assert_eq!(table.note(LOG.as_bytes()).unwrap_err(), Rejected::Ended);
     assert_eq!(table.listen().unwrap_err(), Rejected::Ended);
 }
+
+#[test]
+fn in_the_modern_era_each_message_names_its_call_or_has_only_one() {
+    let mut table = Table::new(PATIENCE, Manners::Modern);
+    let listen = r#"{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{}}"#;
+    assert_eq!(table.role_of(listen.as_bytes()), Role::Subscription);
+    assert_eq!(table.role_of(br#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#), Role::Call);
+    let mut stream = table.register(&id("7"), None, Role::Subscription).unwrap();
+    let mut first = table.call_with_token("1", "11");
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#;
+    let stranger = changed.replace(":7}", ":8}");
+    // A subscription is no call that a log message could be of.
+    for line in [changed, &stranger, LOG, LIST_CHANGED, &progress("11"), &progress("12")] {
+        table.quiet(line);
+    }
+    assert_eq!(read(&mut stream), (vec![changed.to_owned()], true));
+    assert_eq!(read(&mut first), (vec![LOG.to_owned(), progress("11")], true));
+    let mut second = table.call("2");
+    table.quiet(LOG);
+    // Nobody may ask, nor be told so.
+    table.quiet(QUESTION);
+    table.quiet(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    assert_eq!((read(&mut first), read(&mut second)), ((vec![], true), (vec![], true)));
+}
+
+#[test]
+fn a_modern_server_can_end_subscriptions_and_nothing_else() {
+    let mut table = Table::new(PATIENCE, Manners::Modern);
+    let mut stream = table.register(&id("7"), None, Role::Subscription).unwrap();
+    let mut call = table.call("1");
+    let cancelled =
+        |id: &str| format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#);
+    table.quiet(&cancelled("1"));
+    assert_eq!(read(&mut call), (vec![], true));
+    table.quiet(&cancelled("7"));
+    assert_eq!(read(&mut stream), (vec![cancelled("7")], false));
+    // The result that may follow is for nobody.
+    table.quiet(&result("7"));
+    assert!(table.has_answered() && !table.has_ended());
+}
