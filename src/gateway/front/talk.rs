@@ -159,7 +159,7 @@ impl<'j> Talk<'j> {
                 Turn::Stopped(Stop::Fault(fault)) => Step::Refuse(fault.into()),
             };
             if let Step::Task = step {
-                client = match self.into_task(client).await {
+                client = match self.become_task(client).await {
                     Some(client) => client,
                     None => return Left::Nothing,
                 };
@@ -201,6 +201,10 @@ impl<'j> Talk<'j> {
     async fn turn(&mut self, client: &mut Client) -> Turn {
         if let Some(end) = self.ended.take() {
             return Turn::Happened(Happening::Ended(end));
+        }
+        // Also when something else has happened at the same moment: what is to be a task at once is one.
+        if self.due.is_some_and(|due| due <= Instant::now()) {
+            return Turn::Due;
         }
         let Some(exchange) = &mut self.exchange else { return Turn::Again };
         let kill = &self.job.gateway.kill;
