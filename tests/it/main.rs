@@ -25,6 +25,7 @@ mod broken_gateways;
 mod bulk;
 mod callers;
 mod calling;
+mod deferral;
 mod eras;
 mod faithful;
 mod faults;
