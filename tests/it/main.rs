@@ -12,7 +12,6 @@
 
 mod support;
 
-mod across;
 mod audit;
 mod bad_messages;
 mod both_eras;
@@ -25,6 +24,7 @@ mod broken_gateways;
 mod bulk;
 mod callers;
 mod eras;
+mod extension;
 mod faithful;
 mod faults;
 mod front;
