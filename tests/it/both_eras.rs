@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use futures_util::{StreamExt, stream};
 use taskgate::demo::server::{Era, Fault, Options};
 
-use crate::support::{Client, Gateway, Modern, Value, json, modern::Reply, text_of};
+use crate::support::{Client, Gateway, Modern, Value, json, text_of};
 
 const ERAS: [Era; 3] = [Era::Legacy, Era::Modern, Era::Both];
 /// A task at once.
@@ -317,24 +317,29 @@ async fn a_client_that_leaves_before_its_handle_has_cancelled_and_after_it_has_n
     }
 }
 
-/// What goes wrong at the server is told as an error with its reason, plainly and inside a task.
+/// A fault of the server's, the reason that it gives, and whether the tool has run.
+const FAULTS: [(Fault, &str, u64); 9] = [
+    (Fault::Status(503), "outcome_unknown", 0),
+    (Fault::Status(429), "upstream_protocol", 0),
+    (Fault::Html, "upstream_protocol", 0),
+    (Fault::Redirect, "upstream_protocol", 0),
+    (Fault::CutJson, "upstream_protocol", 0),
+    (Fault::Close, "outcome_unknown", 1),
+    (Fault::Gzip, "upstream_protocol", 1),
+    (Fault::Reset, "outcome_unknown", 1),
+    (Fault::EndEarly, "outcome_unknown", 1),
+];
+
+/// What goes wrong at the server is told as an error with its reason, plainly and inside a task, and nothing runs twice.
 #[tokio::test]
 async fn a_server_that_breaks_is_told_of_in_the_dialect_of_the_reader() {
     for era in ERAS {
-        for (fault, reason) in [
-            (Fault::Close, "outcome_unknown"),
-            (Fault::Reset, "outcome_unknown"),
-            (Fault::EndEarly, "outcome_unknown"),
-            (Fault::Garbage, "upstream_protocol"),
-            (Fault::CutJson, "upstream_protocol"),
-            (Fault::Html, "upstream_protocol"),
-            (Fault::WrongId, "upstream_protocol"),
-        ] {
-            let gateway = gateway(era).await;
-            let (legacy, modern) = ada(&gateway).await;
-            // Both eras' ways to the server are known before it breaks.
-            assert_eq!(plain(&gateway).text("echo", json!({"text": "x"})).await, "x");
-            let arguments = json!({"seconds": 0, "sections": 2});
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        assert_eq!(plain(&gateway).text("echo", json!({"text": "x"})).await, "x");
+        let arguments = json!({"seconds": 0, "sections": 2});
+        let mut ran = 0;
+        for (fault, reason, runs) in FAULTS {
             gateway.upstream.fail("tools/call", fault, 1);
             let id = modern.start("report", arguments.clone()).await;
             let seen = modern.until(&id, "failed").await;
@@ -344,13 +349,32 @@ async fn a_server_that_breaks_is_told_of_in_the_dialect_of_the_reader() {
                 (&json!(-32603), &json!(reason)),
                 "{era:?} {fault:?}"
             );
-            assert!(seen["statusMessage"].is_string(), "{seen}");
-            assert_eq!(legacy.outcome(&id).await["error"]["data"]["reason"], reason);
-            let plain = Modern::new(&gateway).caller("ada");
+            assert_eq!(seen["statusMessage"], error["message"]);
+            assert_eq!(legacy.outcome(&id).await["error"], *error);
             gateway.upstream.fail("tools/call", fault, 1);
-            let reply = plain.call("report", arguments).await;
+            // Its progress is what the connection breaks after.
+            let params = json!({"name": "report", "arguments": arguments, "_meta": {"progressToken": 1}});
+            let reply = plain(&gateway).request("tools/call", params).await;
             assert_eq!(reply.refusal(), (200, -32603), "{era:?} {fault:?}");
             assert_eq!(reply.error["data"]["reason"], reason, "{era:?} {fault:?}");
+            ran += 2 * runs;
+            assert_eq!(gateway.upstream.stats().tool("report").started, ran, "{era:?} {fault:?}");
+        }
+        assert_eq!(plain(&gateway).text("echo", json!({"text": "x"})).await, "x", "{era:?}");
+    }
+}
+
+/// Noise between the events, and a response that comes twice, are no reason to fail.
+#[tokio::test]
+async fn what_need_not_be_understood_is_survived() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (_, modern) = ada(&gateway).await;
+        for fault in [Fault::Garbage, Fault::Twice] {
+            gateway.upstream.fail("tools/call", fault, 1);
+            let id = modern.start("echo", json!({"text": "through"})).await;
+            let seen = modern.until(&id, "completed").await;
+            assert_eq!(seen["result"]["content"][0]["text"], "through", "{era:?} {fault:?}");
         }
     }
 }
@@ -390,7 +414,7 @@ async fn a_running_gateway_follows_the_server_from_one_era_to_the_other() {
         gateway.upstream.set_era(then);
         gateway.upstream.forget_sessions();
         // The first call after it may be refused; it ran at most once.
-        let reply: Reply = client.call("count", json!({})).await;
+        let reply = client.call("count", json!({})).await;
         let counted = gateway.upstream.stats().counter;
         assert!(counted <= 1 && (reply.error.is_null() == (counted == 1)), "{then:?}: {reply:?}");
         assert_eq!(client.text("echo", json!({"text": "after"})).await, "after", "{then:?}");

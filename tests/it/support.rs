@@ -21,7 +21,7 @@ pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};
 pub(crate) use gateway::Gateway;
 pub(crate) use metrics::Exposition;
-pub(crate) use modern::{Modern, Reply};
+pub(crate) use modern::Modern;
 pub(crate) use raw::{Connection, RawAnswer};
 pub(crate) use raw_upstream::RawUpstream;
 pub(crate) use serde_json::{Value, json};

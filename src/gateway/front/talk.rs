@@ -124,6 +124,9 @@ impl<'j> Talk<'j> {
         let may_be_task = matches!(job.course, Course::Open { .. });
         let params = super::without_context(&job.params, self.session.terms.upstream.version);
         let params = params.filter(|_| &*job.method == "completion/complete").unwrap_or_else(|| job.params.clone());
+        // The client's own headers fit what was known of the tool; it may have changed since.
+        let mirrors = job.tool.is_some() && !self.session.terms.upstream.version.has_sessions();
+        let refresh = if mirrors { job.gateway.mirror_anew(&job.route, &job.params) } else { None };
         let mut exchange = Exchange::new(Dispatch {
             gateway: Arc::clone(&job.gateway),
             route: Arc::clone(&job.route),
@@ -134,7 +137,7 @@ impl<'j> Talk<'j> {
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
             log_level: job.log_level.clone(),
-            refresh: None,
+            refresh,
             places,
         });
         // The client's own affair, until the call is a task.
@@ -156,7 +159,7 @@ impl<'j> Talk<'j> {
                 Turn::Stopped(Stop::Fault(fault)) => Step::Refuse(fault.into()),
             };
             if let Step::Task = step {
-                client = match self.into_task(client).await {
+                client = match self.become_task(client).await {
                     Some(client) => client,
                     None => return Left::Nothing,
                 };
@@ -198,6 +201,10 @@ impl<'j> Talk<'j> {
     async fn turn(&mut self, client: &mut Client) -> Turn {
         if let Some(end) = self.ended.take() {
             return Turn::Happened(Happening::Ended(end));
+        }
+        // Also when something else has happened at the same moment: what is to be a task at once is one.
+        if self.due.is_some_and(|due| due <= Instant::now()) {
+            return Turn::Due;
         }
         let Some(exchange) = &mut self.exchange else { return Turn::Again };
         let kill = &self.job.gateway.kill;

@@ -100,7 +100,7 @@ impl Job {
 
 impl Talk<'_> {
     /// Makes the call a task and hands it out; the client comes back when it can't be one.
-    pub(super) async fn into_task(&mut self, client: Client) -> Option<Client> {
+    pub(super) async fn become_task(&mut self, client: Client) -> Option<Client> {
         let task = match self.job.make_task(self.session.number).await {
             Ok(task) => task,
             Err(kind) => {

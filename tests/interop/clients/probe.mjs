@@ -227,7 +227,7 @@ await check('hundreds of calls at once, of both eras, with the same ids and toke
     expect(JSON.stringify(reply.result).includes(value), `${JSON.stringify(reply).slice(0, 200)} for ${value}`)
   }
   const meta = (number) => ({ progressToken: number })
-  const modern = (id, params) => send('tools/call', params, { id, meta: meta(id) }).then(({ answer }) => answer)
+  const modern = (id, params) => send('tools/call', params, { id, meta: meta(id), capabilities: {} }).then(({ answer }) => answer)
   const legacy = (session) => (id, params) => session.request('tools/call', { ...params, _meta: meta(id) }, id)
   const askers = [...Array.from({ length: 4 }, (_, at) => [`modern ${at}`, modern]), ...sessions.map((session, at) => [`legacy ${at}`, legacy(session)])]
   await Promise.all(askers.flatMap(([who, ask]) => Array.from({ length: 40 }, (_, number) => mine(who, number + 1000, ask))))
