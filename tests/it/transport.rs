@@ -368,7 +368,7 @@ async fn pages_of_allowed_origins_may_ask_beforehand_and_read_answers() {
     connection.send(preflight).await;
     let granted = connection.answer().await;
     assert_eq!(granted.status, 204);
-    let field = |name: &str| granted.header(name).unwrap_or_default().to_owned();
+    let field = |name: &str| granted.field(name).unwrap_or_default().to_owned();
     assert_eq!(field("access-control-allow-origin"), "http://localhost:3000");
     assert!(field("access-control-allow-headers").ends_with("mcp-param-region"));
     assert_eq!(asked("http://evil.example").await.unwrap().status, StatusCode::FORBIDDEN);
