@@ -25,8 +25,6 @@ use crate::metrics::label::UpstreamOutcome;
 use crate::task::Answer;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
-use crate::metrics::label::UpstreamOutcome;
-
 use super::legacy::{self, Resumption};
 use super::{End, Exchange, Happening, Source};
 
