@@ -184,6 +184,9 @@ const FEATURES: &[(&str, &[&str])] = &[
             "lists_go_page_by_page_and_miss_nothing",
         ],
     ),
+    ("A task without asking.", &["a_slow_call_becomes_a_task_and_a_quick_one_does_not"]),
+    ("Any client on any server.", &["every_pairing_of_eras_works"]),
+    ("One task in both eras.", &["a_task_of_one_era_is_read_answered_and_cancelled_from_the_other"]),
     ("The result as it was.", &["a_tasks_result_is_the_same_bytes_with_the_task_named"]),
     ("A cancel that arrives.", &["a_cancel_reaches_the_server_and_stays"]),
     (

@@ -99,7 +99,17 @@ const DOORS: &[(&str, &[&str])] = &[
     ("schemars", &["src/config"]),
     ("strsim", &["src/config"]),
     ("tracing_subscriber", &["src/cli.rs"]),
-    ("uuid", &["src/demo", "src/gateway.rs", "src/gateway/bridge/talk.rs", "src/gateway/session.rs", "src/task.rs", "src/upstream/stdio.rs"]),
+    (
+        "uuid",
+        &[
+            "src/demo",
+            "src/gateway.rs",
+            "src/gateway/bridge/talk.rs",
+            "src/gateway/session.rs",
+            "src/task.rs",
+            "src/upstream/stdio.rs",
+        ],
+    ),
 ];
 const EVERYWHERE: &[&str] = &[
     "async_trait",

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::client::{Client, Config};
-use crate::demo::server::{Options, Server};
+use crate::demo::server::{Era, Options, Server};
 use crate::jobs::Jobs;
 
 use super::screen::{Screen, write};
@@ -27,6 +27,9 @@ pub(super) struct DemoArgs {
     /// Exit after the call instead of staying up
     #[arg(long)]
     pub once: bool,
+    /// Which eras of the protocol the server speaks; the gateway speaks both
+    #[arg(long, value_enum, default_value_t)]
+    pub era: Era,
     /// How long the call takes
     #[arg(long, default_value = "4", hide = true)]
     pub seconds: f64,
@@ -51,7 +54,7 @@ async fn show<G, F>(args: &DemoArgs, start_gateway: impl FnOnce(String) -> F) ->
 where
     F: Future<Output = anyhow::Result<(String, G)>>,
 {
-    let server = Server::start_on_loopback(Options::default()).await?;
+    let server = Server::start_on_loopback(Options { era: args.era, ..Options::default() }).await?;
     let (gateway_url, _gateway) = start_gateway(server.url()).await?;
     say(&format!("A plain MCP server, which has no tasks:  {}", server.url()));
     say(&format!("taskgate in front of it, which has:      {gateway_url}\n"));
@@ -146,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_wrong_is_told() {
-        let args = DemoArgs { once: true, seconds: 0.0 };
+        let args = DemoArgs { once: true, era: Era::Legacy, seconds: 0.0 };
         let failing = show(&args, |_| async { anyhow::bail!("no port") as anyhow::Result<(String, ())> }).await;
         assert_eq!(failing.unwrap_err().to_string(), "no port");
         // Without a gateway in front the server has no tasks, and the demo says so.

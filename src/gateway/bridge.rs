@@ -30,8 +30,8 @@ use outlet::Outlet;
 use project::Projection;
 pub(super) use replay::CALL_EVENT;
 use request::Sent;
-pub(super) use state::State;
 use state::{Asked, Input};
+pub(super) use state::{Declared, Offer, State};
 use talk::Talk;
 
 use super::call::{Answer, Call};

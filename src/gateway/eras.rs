@@ -135,6 +135,17 @@ impl Gateway {
         }
     }
 
+    /// To be told of each request that the server refused. Says whether it was not executed because the server is of the
+    /// other era now than the conversation.
+    pub(super) async fn has_changed_era(self: &Arc<Self>, route: &Arc<Route>, key: &SessionKey, error: &Error) -> bool {
+        if key.version.has_sessions() {
+            // A server of both eras has no cause to say so.
+            matches!(error, Error::Refused { error, .. } if probe::is_modern_error(error))
+        } else {
+            self.modern_refused(route, error).await.is_some()
+        }
+    }
+
     /// To be told of each handshake that the server refused. Gives the side to which the client's requests go in
     /// translation, where the server turns out to be modern.
     pub(super) async fn legacy_refused(self: &Arc<Self>, route: &Arc<Route>, error: &Error) -> Option<Side> {

@@ -13,7 +13,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::method::Method;
-use crate::mcp::probe;
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
@@ -22,7 +21,6 @@ use crate::upstream::messages::{Messages, collect};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
-use super::eras::Side;
 use super::rejection::{Fault, Kind};
 use super::relay::{Begun, Detached, Minted, Plan, Relay, Rewrite, Sending, Waited};
 use super::session::{CancelFlag, OpenStream, Plain, Session};
@@ -190,16 +188,16 @@ impl Gateway {
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
-            if matches!(&sent, Err(error) if is_of_other_era(error) && session.terms.upstream.version.has_sessions()) {
+            let upstream = &session.terms.upstream;
+            if let Err(error) = &sent
+                && gateway.has_changed_era(&route, upstream, error).await
+            {
+                if !upstream.version.has_sessions() {
+                    return Err(Kind::OtherEra);
+                }
                 // The server has no sessions any more. The client opens a new one, which will be translated.
                 gateway.end_session(&route, &session);
                 return Err(Kind::NoSession);
-            }
-            if let Err(error) = &sent
-                && !session.terms.upstream.version.has_sessions()
-                && let Some(Side::Legacy) = gateway.modern_refused(&route, error).await
-            {
-                return Err(Kind::OtherEra);
             }
             let begun = needs.begin(sent?, Elsewhere { gateway: &gateway, route: &route, session: &session }).await?;
             Ok((begun, (permit, gate, in_flight)))
@@ -225,11 +223,6 @@ impl Gateway {
         sent?;
         Ok(Answer::Accepted)
     }
-}
-
-/// Whether only servers without sessions refuse in this way.
-fn is_of_other_era(error: &Error) -> bool {
-    matches!(error, Error::Refused { error, .. } if probe::is_modern_error(error))
 }
 
 fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, string_value};
-use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::envelope::Envelope;
+use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
+use crate::mcp::envelope::{Envelope, GATEWAY_INFO};
 use crate::mcp::input;
 use crate::mcp::method::Method;
 use crate::mcp::project;
@@ -125,6 +125,8 @@ impl Gateway {
             params,
             wants_progress: envelope.progress_token.is_some(),
             headers: std::mem::take(&mut call.headers),
+            claims: claims_of(envelope),
+            log_level: envelope.log_level.as_deref().map(Into::into),
             profile,
             may_ask,
             what,
@@ -142,6 +144,13 @@ impl Gateway {
         let state = self.brought_state(&Binding::of(call), request)?;
         Ok(modern::params_for_upstream(request, envelope, state).unwrap_or_else(|| whole.to_owned()))
     }
+}
+
+/// What a request says of its client, without what no upstream is told.
+fn claims_of(envelope: &Envelope<'_>) -> (Box<str>, Box<str>) {
+    let capabilities = for_upstream(envelope.capabilities, ProtocolVersion::LATEST_MODERN);
+    let capabilities = capabilities.unwrap_or_else(|_| "{}".to_owned());
+    (capabilities.into(), envelope.client_info.unwrap_or(GATEWAY_INFO).into())
 }
 
 /// Whether a call may become a task, so that somebody must be there who can make it one.

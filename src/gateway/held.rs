@@ -142,6 +142,7 @@ impl HeldCall {
                 () = self.record.ended(&mut watch) => return End::Over,
             };
             let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
+            let draft = self.mirrored(draft).await;
             self.exchange = Some(self.send(draft, places));
         } else if self.queued.take().is_some() {
             // It is over the tenant's number of places then: nothing can take a running call back into the queue.
@@ -150,6 +151,18 @@ impl HeldCall {
         match &mut self.exchange {
             Some(exchange) => Conversation::new(&self.record, exchange).run(&mut watch).await,
             None => End::Over,
+        }
+    }
+
+    /// The draft with headers that repeat arguments, where the upstream is one that wants them.
+    fn mirrored(&self, mut draft: Draft) -> impl Future<Output = Draft> + use<> {
+        let (gateway, route) = (Arc::clone(&self.record.gateway), Arc::clone(&self.route));
+        let is_modern = !self.session.terms.upstream.version.has_sessions();
+        async move {
+            if is_modern && draft.refresh.is_none() {
+                draft.refresh = gateway.mirror_arguments(&route, &draft.params, &mut draft.headers).await;
+            }
+            draft
         }
     }
 

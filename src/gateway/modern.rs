@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, Outcome, code, raw_string};
@@ -43,14 +44,38 @@ impl Gateway {
             Method::TasksUpdate => self.extension_update(call, request).await,
             Method::TasksCancel => self.extension_cancel(call, request).await,
             Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
-            Method::ToolsCall => self.modern_tools_call(call, request, &envelope).await,
-            _ => match self.side_of(&call.route).await? {
-                Side::Modern(upstream) => {
-                    let manner = Manner { rewrite: rewrite_of(request.method, &call.route), ..Manner::default() };
-                    self.modern_forward(call, request, &envelope, upstream, manner).await
+            _ => {
+                let side = self.side_of(&call.route).await?;
+                // For a request that has to go the other way; the ones that pass as they are do without.
+                let headers = if side == Side::Legacy { call.headers.clone() } else { HeaderMap::new() };
+                match self.modern_sided(call, request, &envelope, side).await {
+                    Err(Kind::OtherEra) => {
+                        call.headers = headers;
+                        let side = self.side_of(&call.route).await?;
+                        // Rare: every request would have room for it.
+                        Box::pin(self.modern_sided(call, request, &envelope, side)).await
+                    }
+                    answered => answered,
                 }
-                Side::Legacy => self.fronted(call, request, &envelope, Side::Legacy).await,
-            },
+            }
+        }
+    }
+
+    /// A request that goes on to a server of this kind.
+    async fn modern_sided(
+        self: &Arc<Self>,
+        call: &mut Call,
+        request: &Request<'_>,
+        envelope: &Envelope<'_>,
+        side: Side,
+    ) -> Result<Answer, Kind> {
+        match (request.method, side) {
+            (Method::ToolsCall, side) => self.modern_tools_call(call, request, envelope, side).await,
+            (method, Side::Modern(upstream)) => {
+                let manner = Manner { rewrite: rewrite_of(method, &call.route), ..Manner::default() };
+                self.modern_forward(call, request, envelope, upstream, manner).await
+            }
+            (_, Side::Legacy) => self.fronted(call, request, envelope, Side::Legacy).await,
         }
     }
 
@@ -73,6 +98,7 @@ impl Gateway {
         call: &mut Call,
         request: &Request<'_>,
         envelope: &Envelope<'_>,
+        side: Side,
     ) -> Result<Answer, Kind> {
         let name = called_tool(&call.route, request)?;
         let route = Arc::clone(&call.route);
@@ -80,7 +106,6 @@ impl Gateway {
         if !route.native && policy.support == Support::Required && !envelope.has_tasks {
             return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
         }
-        let side = self.side_of(&route).await?;
         if let Side::Modern(_) = &side {
             let arguments = request.params.arguments.map(RawValue::get);
             let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;

@@ -103,7 +103,7 @@ impl Gateway {
         let owner = owner(&call.principal, &call.route);
         let task = self.find(&owner, request).await?;
         if task.state.is_ended() {
-            let message = self.outcome_message(&owner, &task, &request.id).await?;
+            let message = self.outcome_message(&call.route, &task, &request.id).await?;
             self.note_read(&task).await;
             return Ok(Answer::json(message));
         }
@@ -114,7 +114,7 @@ impl Gateway {
         tokio::select! {
             ended = self.ledger.wait(&owner, task.id, |_| false) => {
                 let task = ended?.ok_or(Kind::NoTask(Some(task.id)))?;
-                let message = self.outcome_message(&owner, &task, &request.id).await?;
+                let message = self.outcome_message(&call.route, &task, &request.id).await?;
                 self.note_read(&task).await;
                 Ok(Answer::json(message))
             }
@@ -124,12 +124,14 @@ impl Gateway {
     }
 
     /// The message that answers `tasks/result` for a task that is over.
-    async fn outcome_message(&self, owner: &Owner, task: &Task, id: &Id) -> Result<Bytes, Kind> {
+    async fn outcome_message(self: &Arc<Self>, route: &Arc<Route>, task: &Task, id: &Id) -> Result<Bytes, Kind> {
         if task.state == State::Ended(Ending::Cancelled) {
             return Err(Kind::Cancelled(task.id));
         }
-        let outcome = self.ledger.outcome(owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
-        Ok(match core::outcome(&outcome, task.id) {
+        let outcome = self.ledger.outcome(&task.owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
+        // The result is shown as the list of tools has announced it.
+        let wraps = core::is_translated(&outcome) && self.shape(route, &task.tool).await.wraps_output;
+        Ok(match core::outcome(&outcome, task.id, wraps) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
         })
@@ -151,6 +153,7 @@ impl Gateway {
         let opened = (session.open_stream(self.clock), route.metrics.stream());
         let job = ResultJob {
             gateway: Arc::clone(self),
+            route: Arc::clone(route),
             session: Arc::clone(session),
             wait: Wait::begin(session, id.clone()),
             owner,
@@ -217,6 +220,7 @@ impl Drop for Wait {
 /// Feeds one `tasks/result` stream.
 struct ResultJob {
     gateway: Arc<Gateway>,
+    route: Arc<Route>,
     session: Arc<Session>,
     wait: Wait,
     owner: Owner,
@@ -251,10 +255,10 @@ impl ResultJob {
 
     /// Waits for the end of the task; the message that answers the request.
     async fn outcome(&self) -> Bytes {
-        let Self { gateway, owner, task, id, .. } = self;
+        let Self { gateway, route, owner, task, id, .. } = self;
         let message = async {
             let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(Kind::NoTask(Some(*task)))?;
-            let message = gateway.outcome_message(owner, &ended, id).await?;
+            let message = gateway.outcome_message(route, &ended, id).await?;
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };

@@ -161,6 +161,21 @@ async fn a_task_of_a_client_that_can_not_be_asked_says_so() {
 }
 
 #[tokio::test]
+async fn clients_of_older_versions_are_asked_what_their_version_has() {
+    let gateway = in_front_of_modern(Options::default()).await;
+    for (version, asks) in [("2024-11-05", false), ("2025-03-26", false), ("2025-06-18", true)] {
+        let client = gateway.client().version(version).open().await;
+        let (response, asked) = conversation(&client, "ask", json!({})).await;
+        assert_eq!((asked, response["result"]["isError"] == true), (usize::from(asks), !asks), "{version}: {response}");
+        // Neither had URLs.
+        let (response, asked) = conversation(&client, "ask_url", json!({})).await;
+        assert_eq!((asked, &response["result"]["isError"]), (0, &json!(true)), "{version}: {response}");
+        let (response, asked) = conversation(&client, "summarize", json!({"text": "x"})).await;
+        assert_eq!(asked, 1, "{version}: {response}");
+    }
+}
+
+#[tokio::test]
 async fn progress_of_a_task_comes_under_the_clients_token() {
     let gateway = in_front_of_modern(Options::default()).await;
     let client = gateway.open().await;

@@ -158,3 +158,37 @@ async fn a_false_alarm_asks_once_and_the_refusal_is_passed_on() {
     }
     assert_eq!(server.count("initialize"), 0);
 }
+
+#[tokio::test]
+async fn what_is_configured_is_not_asked() {
+    let gateway = Gateway::setup().server(of(Era::Both)).upstream("era: modern").start().await;
+    assert_eq!(Modern::new(&gateway).text("echo", json!({"text": "m"})).await, "m");
+    assert_eq!(gateway.upstream.stats().method("server/discover"), 0);
+    let legacy = gateway.open().await;
+    assert_eq!(text_of(&legacy.call("echo", json!({"text": "l"})).await), "l");
+    assert_eq!(gateway.upstream.stats().method("initialize"), 0);
+
+    let gateway = Gateway::setup().server(of(Era::Both)).upstream("era: legacy").start().await;
+    assert_eq!(Modern::new(&gateway).text("echo", json!({"text": "m"})).await, "m");
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.method("server/discover"), stats.method("initialize")), (0, 1));
+}
+
+#[tokio::test]
+async fn a_server_may_change_its_era_under_a_running_gateway() {
+    let gateway = Gateway::setup().server(of(Era::Modern)).start().await;
+    let client = Modern::new(&gateway);
+    let legacy = || async {
+        let client = gateway.open().await;
+        assert_eq!(text_of(&client.call("echo", json!({"text": "l"})).await), "l");
+    };
+    assert_eq!(client.text("echo", json!({"text": "1"})).await, "1");
+    legacy().await;
+    for (era, text) in [(Era::Legacy, "2"), (Era::Modern, "3"), (Era::Both, "4"), (Era::Legacy, "5")] {
+        gateway.upstream.set_era(era);
+        let before = gateway.upstream.stats().tool("echo").started;
+        assert_eq!(client.text("echo", json!({"text": text})).await, text, "{era:?}");
+        assert_eq!(gateway.upstream.stats().tool("echo").started, before + 1, "{era:?}");
+        legacy().await;
+    }
+}

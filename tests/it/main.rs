@@ -12,8 +12,10 @@
 
 mod support;
 
+mod across;
 mod audit;
 mod bad_messages;
+mod both_eras;
 mod bridge;
 mod bridge_changes;
 mod bridge_questions;
@@ -32,6 +34,7 @@ mod limits;
 mod load;
 mod mirrored;
 mod modern;
+mod native;
 mod once;
 mod operators;
 mod parking;

@@ -336,10 +336,16 @@ mod tests {
         replay.settled(1);
         replay.end(b"four", b"");
         replay.notice(b"too late");
-        assert_eq!(rest(reader(&replay, 0)).await, "id: c.7.1\ndata: one\n\nid: c.7.3\ndata: three\n\nid: c.7.4\ndata: four\n\n");
+        assert_eq!(
+            rest(reader(&replay, 0)).await,
+            "id: c.7.1\ndata: one\n\nid: c.7.3\ndata: three\n\nid: c.7.4\ndata: four\n\n"
+        );
         assert_eq!(rest(reader(&replay, 3)).await, "id: c.7.4\ndata: four\n\n");
         let found = |id: &str| find([&replay], id).map(|(_, after)| after);
-        assert_eq!((found("7.3"), found("7.4"), found("7.5"), found("8.1"), found("7")), (Some(3), None, None, None, None));
+        assert_eq!(
+            (found("7.3"), found("7.4"), found("7.5"), found("8.1"), found("7")),
+            (Some(3), None, None, None, None)
+        );
         assert!(!replay.is_stale(Instant::now()) && replay.is_stale(Instant::now() + KEPT_FOR));
     }
 

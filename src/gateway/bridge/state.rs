@@ -108,7 +108,7 @@ impl State {
     }
 
     /// Notes what `initialize` brought out.
-    pub(super) fn begin(&self, client: Declared, offer: Offer) {
+    pub(in crate::gateway) fn begin(&self, client: Declared, offer: Offer) {
         let mut kept = self.kept();
         kept.client = Some(Arc::new(client));
         kept.offer = Some(Arc::new(offer));

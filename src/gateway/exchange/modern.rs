@@ -17,12 +17,12 @@ use crate::gateway::session::Session;
 use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome, code, raw_string, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::envelope::{Claim, with_claim};
-use crate::mcp::input::{InputRequest, InputRequired, ResultType, may_ask};
+use crate::mcp::input::{InputRequest, InputRequired, ResultType, is_typed, may_ask};
 use crate::mcp::method::Method;
 use crate::mcp::mirror;
 use crate::mcp::project::{HopError, input_response, url_elicitations};
 use crate::task::Answer;
-use crate::upstream::{Kind as MessageKind, Outgoing};
+use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
 use crate::metrics::label::UpstreamOutcome;
 
@@ -182,7 +182,12 @@ impl Exchange {
             Outcome::Error(error) => self.refused(error.get(), end),
             Outcome::Result(_) if !self.is_modern() => self.end(end),
             Outcome::Result(result) => match ResultType::of(result.get()) {
-                ResultType::Complete => self.end(end),
+                ResultType::Complete => {
+                    if !is_typed(result.get()) {
+                        self.gateway.looked_legacy(&self.route);
+                    }
+                    self.end(end);
+                }
                 ResultType::InputRequired if !may_ask(&self.draft.method) => {
                     self.broken("a question where none may be")
                 }
@@ -372,12 +377,17 @@ impl Exchange {
         }
         let message = self.draft.message(&self.id, &self.session, again.as_ref());
         self.last = again;
-        let (upstream, key) = (Arc::clone(&self.route.upstream), self.session.terms.upstream.clone());
+        let (gateway, route) = (Arc::clone(&self.gateway), Arc::clone(&self.route));
+        let key = self.session.terms.upstream.clone();
         self.source = Source::Sending(Box::pin(async move {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
-            upstream.send(&key, message).await
+            match route.upstream.send(&key, message).await {
+                // What was begun with the server that it was is not known to the one that it is.
+                Err(error) if gateway.has_changed_era(&route, &key, &error).await => Err(Error::SessionGone),
+                sent => sent,
+            }
         }));
     }
 

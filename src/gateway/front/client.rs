@@ -19,7 +19,7 @@ use crate::gateway::rejection::Kind;
 use crate::gateway::relay::EventStream;
 use crate::gateway::session::Stream;
 use crate::gateway::{Gateway, Request, Route};
-use crate::jsonrpc::{self, Id, Object, raw_string, string_value};
+use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::envelope::Envelope;
 use crate::mcp::level::Level;
 use crate::sse;

@@ -32,6 +32,10 @@ pub(super) struct Job {
     /// The client wants to hear of progress.
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
+    /// What the request says of its client: capabilities and `Implementation`, as an upstream of its era may see them.
+    pub(super) claims: (Box<str>, Box<str>),
+    /// From which level on it wants log messages.
+    pub(super) log_level: Option<Box<str>>,
     /// What its client can be asked.
     pub(super) profile: ClientCapabilities,
     /// Its answer may be questions.
@@ -88,6 +92,9 @@ impl Job {
             }
             match Talk::new(&mut self, ready, deadline).run(client).await {
                 Left::Nothing => return,
+                // Nothing but an upstream that has sessions now knows nothing of a conversation without: the request goes
+                // the other way.
+                Left::SessionGone(left) if self.side != Side::Legacy => return left.answer(Err(Kind::OtherEra)).await,
                 Left::SessionGone(left) if is_last => {
                     return left.answer(Err(Kind::from(Fault::UpstreamUnreachable))).await;
                 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::gateway::Gateway;
+use crate::gateway::bridge::{Declared, Offer};
 use crate::gateway::eras::Side;
 use crate::gateway::exchange::{Dispatch, End, Exchange, Happening};
 use crate::gateway::pool::Lease;
@@ -64,7 +65,10 @@ impl Job {
                     upstream: upstream.clone(),
                     client: self.profile,
                 };
-                Ok((gateway.sessions.unlisted(terms, None), None))
+                let session = gateway.sessions.unlisted(terms, None);
+                let (capabilities, info) = self.claims.clone();
+                session.bridge.begin(Declared { capabilities, info, tells_of_roots: false }, Offer::default());
+                Ok((session, None))
             }
         }
     }

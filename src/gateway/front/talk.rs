@@ -56,16 +56,8 @@ pub(super) struct Outstanding {
     pub(super) params: Option<Box<str>>,
     /// As an `InputRequest`.
     request: String,
-    pub(super) asker: Asker,
-}
-
-/// Who waits for its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Asker {
-    /// A request of the upstream's.
-    Upstream(Id),
-    /// The call itself, which is to be sent again once a URL has been visited.
-    Call,
+    /// The upstream's.
+    pub(super) id: Id,
 }
 
 /// What a talk leaves to its job.
@@ -132,7 +124,7 @@ impl<'j> Talk<'j> {
         let may_be_task = matches!(job.course, Course::Open { .. });
         let params = super::without_context(&job.params, self.session.terms.upstream.version);
         let params = params.filter(|_| &*job.method == "completion/complete").unwrap_or_else(|| job.params.clone());
-        let exchange = Exchange::new(Dispatch {
+        let mut exchange = Exchange::new(Dispatch {
             gateway: Arc::clone(&job.gateway),
             route: Arc::clone(&job.route),
             session: Arc::clone(&self.session),
@@ -141,10 +133,12 @@ impl<'j> Talk<'j> {
             // What may become a task tells how far it is.
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
-            log_level: None,
+            log_level: job.log_level.clone(),
             refresh: None,
             places,
         });
+        // The client's own affair, until the call is a task.
+        exchange.pass_rounds(!self.on_question);
         self.exchange = Some(exchange);
     }
 
@@ -236,7 +230,7 @@ impl<'j> Talk<'j> {
             }
             Happening::Undeclared { method, params } => self.undeclared(&method, params.as_deref()),
             Happening::Withdrawn(id) => {
-                self.asked.retain(|question| question.asker != Asker::Upstream(id.clone()));
+                self.asked.retain(|question| question.id != id);
                 Step::On
             }
             Happening::Settled(_) => Step::On,
@@ -252,7 +246,7 @@ impl<'j> Talk<'j> {
             match exchange.next().now_or_never()? {
                 Happening::Asked { id, method, params } => drop(self.take_question(id, method, params)),
                 Happening::Withdrawn(id) => {
-                    self.asked.retain(|question| question.asker != Asker::Upstream(id.clone()));
+                    self.asked.retain(|question| question.id != id);
                 }
                 Happening::Notified { method, params } => {
                     if let Some(client) = client.as_deref_mut() {
@@ -276,7 +270,7 @@ impl<'j> Talk<'j> {
             return false;
         };
         let key = self.mint_key();
-        self.asked.push(Outstanding { key, method, params, request, asker: Asker::Upstream(id) });
+        self.asked.push(Outstanding { key, method, params, request, id });
         true
     }
 
@@ -321,10 +315,8 @@ impl<'j> Talk<'j> {
         let open: Vec<Outstanding> = std::mem::take(&mut self.asked);
         let mut waiting: Vec<Id> = Vec::new();
         for question in open {
-            if let Asker::Upstream(id) = question.asker {
-                exchange.answer(&id, &refusal(&question.method));
-                waiting.push(id);
-            }
+            exchange.answer(&question.id, &refusal(&question.method));
+            waiting.push(question.id);
         }
         let settled = async {
             while !waiting.is_empty() {

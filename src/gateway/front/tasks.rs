@@ -9,21 +9,20 @@ use crate::gateway::exchange::Happening;
 use crate::gateway::held::{Draft, HeldCall, Record, failed};
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Chain, Fault, Kind};
-use crate::gateway::session::Session;
 use crate::gateway::tools::Making;
 use crate::task::dialect::extension;
-use crate::task::{ApplyError, Ending, Finish, State, Task};
+use crate::task::{ApplyError, Ending, Finish, SessionNumber, State, Task};
 
 use super::client::Client;
 use super::job::Job;
-use super::talk::{Asker, Talk};
+use super::talk::{Outstanding, Talk};
 
 /// Why a task is cancelled whose handle nobody got.
 const UNDELIVERED: &str = "The client went away before it had the task";
 
 impl Job {
     /// Makes the task that the call becomes.
-    async fn make_task(&self, session: u128) -> Result<Arc<Task>, Kind> {
+    async fn make_task(&self, session: SessionNumber) -> Result<Arc<Task>, Kind> {
         let Self { route, principal, policy, .. } = self;
         let tool = self.tool.as_deref().unwrap_or_default();
         // Progress of a task is told to nobody (tasks extension, "Progress and logging").
@@ -110,16 +109,15 @@ impl Talk<'_> {
                 return Some(client);
             }
         };
-        let exchange = self.exchange.take()?;
-        let asked = std::mem::take(&mut self.asked).into_iter().filter_map(|question| match question.asker {
-            Asker::Upstream(id) => Some(Happening::Asked { id, method: question.method, params: question.params }),
-            Asker::Call => None,
-        });
+        let mut exchange = self.exchange.take()?;
+        exchange.pass_rounds(false);
+        let asked = std::mem::take(&mut self.asked)
+            .into_iter()
+            .map(|Outstanding { id, method, params, .. }| Happening::Asked { id, method, params });
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
         let record = self.job.record(&task);
-        let handing_out = hand_out(&record, client);
         let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());
-        tokio::join!(held.run(), handing_out);
+        tokio::join!(held.run(), hand_out(&record, client));
         give_back(self.job, &task, self.lease.take()).await;
         None
     }
@@ -128,9 +126,7 @@ impl Talk<'_> {
 /// Gives the client its task. One that does not get it has cancelled: the job that holds the call sees that in the record.
 async fn hand_out(record: &Record, client: Client) {
     let Record { gateway, task, .. } = record;
-    // `working`, whatever has happened since (tasks extension, "Creating tasks").
-    let created = Task { state: State::Queued, status_message: None, ..Task::clone(task) };
-    let handle = extension::create_result(&created);
+    let handle = extension::create_result(task);
     let is_taken = tokio::select! {
         is_taken = client.deliver(&handle) => is_taken,
         () = gateway.kill.cancelled() => return,

@@ -35,6 +35,7 @@ use super::inbox::{Change, Inbox};
 /// What is declared to a server that is asked after its own tasks.
 const WITH_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const KNOWS_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 /// How long to wait before a stream is opened again, the first time.
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest wait, after several failures.

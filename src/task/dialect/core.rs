@@ -115,17 +115,24 @@ pub fn without_related(object: &str) -> String {
 
 /// The payload of the answer to `tasks/result`: a result with the related task named and nothing else changed, or the
 /// very error that the call got, which has no place for metadata ("Retrieving Task Results"). A result of the other era
-/// loses what only that has.
+/// loses what only that has; `wraps`: the tool's output schema was shown wrapped.
 #[must_use]
-pub fn outcome(outcome: &Outcome, id: TaskId) -> Payload {
+pub fn outcome(outcome: &Outcome, id: TaskId, wraps: bool) -> Payload {
     match outcome {
         Outcome::Result(result) if is_typed(result) => {
-            let result = result_for_legacy("tools/call", result, false);
+            let result = result_for_legacy("tools/call", result, wraps);
             Payload::Result(with_related(result.as_deref(), id))
         }
         Outcome::Result(result) => Payload::Result(with_related(Some(result), id)),
         Outcome::Error(error) => Payload::Error(error.as_ref().into()),
     }
+}
+
+/// Whether an outcome is a result of the other era with structured content, which may have to be wrapped.
+#[must_use]
+pub fn is_translated(outcome: &Outcome) -> bool {
+    let Outcome::Result(result) = outcome else { return false };
+    is_typed(result) && result.contains("structuredContent")
 }
 
 /// What an answer carries.

@@ -87,6 +87,7 @@ fn check(heard: &Heard) -> Option<Vec<Step>> {
     let name = match heard.method.as_str() {
         "tools/call" | "prompts/get" => params["name"].as_str(),
         "resources/read" => params["uri"].as_str(),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
         _ => None,
     };
     let is_agreed = header("mcp-protocol-version") == VERSION

@@ -15,7 +15,7 @@ use crate::jsonrpc::{Message, Object, Outcome, code};
 use crate::mcp::input::ResultType;
 use crate::mcp::project;
 
-use super::{Asker, Outstanding, Step, Talk};
+use super::{Step, Talk};
 
 impl Talk<'_> {
     /// The call is over upstream.
@@ -65,11 +65,12 @@ impl Talk<'_> {
         if !is_error_object(error) {
             return Step::Answer(Err(Fault::UpstreamProtocol.into()));
         }
-        if self.is_legacy()
-            && self.job.may_ask
-            && let Some(urls) = project::url_elicitations(error)
-        {
-            return self.urls_required(urls);
+        // Of a client that can have URLs visited it would have been asked.
+        if self.is_legacy() && self.job.may_ask && !self.job.profile.url && project::url_elicitations(error).is_some() {
+            return Step::Answer(Err(Kind::MissingCapability {
+                required: r#"{"elicitation":{"url":{}}}"#.into(),
+                message: "The server needs its user to visit a URL, which this client can't have done",
+            }));
         }
         let kind = Kind::Upstream { status, error: error.into() };
         Step::Answer(Err(match (self.is_legacy(), project::code_of(error)) {
@@ -77,27 +78,6 @@ impl Talk<'_> {
             (true, Some(code::METHOD_NOT_FOUND)) if self.job.tool.is_none() => Kind::UpstreamNoMethod(error.into()),
             (true, _) => Kind::Upstream { status, error: project::error_for_modern(error).into() },
         }))
-    }
-
-    /// The call failed because URLs have to be visited first: the client is asked to, and the call is sent again when it
-    /// was (2025-11-25 elicitation, "URL Elicitation Required Error").
-    fn urls_required(&mut self, urls: Vec<String>) -> Step {
-        if !self.job.profile.url {
-            return Step::Answer(Err(Kind::MissingCapability {
-                required: r#"{"elicitation":{"url":{}}}"#.into(),
-                message: "The server needs its user to visit a URL, which this client can't have done",
-            }));
-        }
-        if urls.is_empty() {
-            return Step::Answer(Err(Fault::UpstreamProtocol.into()));
-        }
-        let method: Box<str> = "elicitation/create".into();
-        for params in urls {
-            let Some(request) = project::input_request(&method, Some(&params)) else { continue };
-            let (key, params) = (self.mint_key(), Some(params.into()));
-            self.asked.push(Outstanding { key, method: method.clone(), params, request, asker: Asker::Call });
-        }
-        Step::Ask
     }
 
     /// The upstream answered with a result.

@@ -7,26 +7,13 @@ use crate::gateway::exchange::Happening;
 use crate::gateway::front::client::Client;
 use crate::gateway::front::course::{self, Asked, Course};
 use crate::gateway::front::parking::{Place, Retry, input_required};
-use crate::gateway::rejection::{Fault, Kind};
+use crate::gateway::rejection::Fault;
 use crate::jsonrpc::Object;
 use crate::mcp::envelope::SERVER_INFO;
 use crate::mcp::input::InputResponse;
 use crate::task::Answer;
 
-use super::{Asker, GONE, Talk};
-
-/// Why a call can't go on after a URL.
-const DECLINED: &str = "The server needs its user to visit a URL first, and that was declined";
-
-/// What came of the answers of a retry.
-enum Answered {
-    /// All of the round are there.
-    All,
-    /// Some are not: nothing was done with the others.
-    Some,
-    /// A URL will not be visited.
-    Declined,
-}
+use super::{GONE, Talk};
 
 impl Talk<'_> {
     /// Answers the client with what is asked, and waits until it calls again. The client of the call that goes on; `None`
@@ -61,16 +48,10 @@ impl Talk<'_> {
                 }
             };
             client = retry.client;
-            match self.take_answers(&round, &retry.answers) {
-                Answered::All if self.asked.is_empty() => {
-                    self.set_course(retry.declares_tasks);
-                    return Some(client);
-                }
-                Answered::All | Answered::Some => {}
-                Answered::Declined => {
-                    client.answer(Err(Kind::Params(DECLINED))).await;
-                    return None;
-                }
+            // Otherwise the client is asked again, or asked what came in the meantime.
+            if self.take_answers(&round, &retry.answers) && self.asked.is_empty() {
+                self.set_course(retry.declares_tasks);
+                return Some(client);
             }
         }
     }
@@ -109,7 +90,7 @@ impl Talk<'_> {
             match happening {
                 Happening::Asked { id, method, params } => drop(self.take_question(id, method, params)),
                 Happening::Withdrawn(id) => {
-                    self.asked.retain(|question| question.asker != Asker::Upstream(id.clone()));
+                    self.asked.retain(|question| question.id != id);
                 }
                 Happening::Ended(end) => {
                     self.exchange = None;
@@ -122,29 +103,20 @@ impl Talk<'_> {
         }
     }
 
-    /// Gives the upstream the answers to the questions of a round, if all are there: those that it still waits for.
-    fn take_answers(&mut self, round: &[Box<str>], answers: &[InputResponse]) -> Answered {
+    /// Gives the upstream the answers to the questions of a round that it still waits for, if all of them are there.
+    fn take_answers(&mut self, round: &[Box<str>], answers: &[InputResponse]) -> bool {
         let answer_to = |key: &str| answers.iter().find(|answer| *answer.key == *key).map(|answer| &answer.value);
-        let is_open = |key: &Box<str>| self.asked.iter().any(|question| question.key == *key);
-        if round.iter().filter(|key| is_open(key)).any(|key| answer_to(key).is_none()) {
-            return Answered::Some;
+        let is_missing = |key: &str| round.iter().any(|asked| **asked == *key) && answer_to(key).is_none();
+        if self.asked.iter().any(|question| is_missing(&question.key)) {
+            return false;
         }
-        let (answered, open): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.asked).into_iter().partition(|question| answer_to(&question.key).is_some());
-        self.asked = open;
-        for question in answered {
-            let Some(answer) = answer_to(&question.key) else { continue };
-            match question.asker {
-                Asker::Upstream(id) => {
-                    if let Some(exchange) = &mut self.exchange {
-                        exchange.answer(&id, &Answer::Result(answer.clone()));
-                    }
-                }
-                Asker::Call if is_accepted(answer) => {}
-                Asker::Call => return Answered::Declined,
-            }
-        }
-        Answered::All
+        let Some(exchange) = &mut self.exchange else { return true };
+        self.asked.retain(|question| {
+            let Some(answer) = answer_to(&question.key) else { return true };
+            exchange.answer(&question.id, &Answer::Result(answer.clone()));
+            false
+        });
+        true
     }
 
     /// What becomes of the call from here on: its client has answered, and may declare something else than before.
@@ -160,8 +132,4 @@ impl Talk<'_> {
             Course::Refused | Course::Plain => (None, false),
         };
     }
-}
-
-fn is_accepted(answer: &str) -> bool {
-    Object::parse(answer).is_ok_and(|answer| answer.get("action") == Some("\"accept\""))
 }

@@ -1,0 +1,185 @@
+//! Tasks across the eras: made in one, read, answered and cancelled in the other, in the dialect of whoever asks.
+
+use crate::support::{Gateway, Modern, RELATED, Value, json, related, text_of};
+
+const ELICIT: &str = "elicitation/create";
+
+fn modern(gateway: &Gateway) -> Modern {
+    Modern::new(gateway).with_tasks()
+}
+
+fn accepted(content: Value) -> Value {
+    json!({"action": "accept", "content": content})
+}
+
+#[tokio::test]
+async fn a_task_is_shown_in_the_dialect_of_whoever_asks() {
+    let gateway = Gateway::start().await;
+    let (legacy, modern) = (gateway.open().await, modern(&gateway));
+    let id = legacy.start("hold", json!({})).await;
+    let (theirs, ours) = (legacy.task(&id).await, modern.task(&id).await);
+    assert_eq!(ours["status"], "working");
+    for (here, there) in [
+        ("taskId", "taskId"),
+        ("createdAt", "createdAt"),
+        ("lastUpdatedAt", "lastUpdatedAt"),
+        ("ttlMs", "ttl"),
+        ("pollIntervalMs", "pollInterval"),
+    ] {
+        assert_eq!(ours[here], theirs[there], "{ours} {theirs}");
+    }
+    gateway.upstream.release();
+    let done = modern.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "held to the end");
+    assert_eq!((&done["resultType"], &done["result"]["resultType"]), (&json!("complete"), &json!("complete")));
+    let outcome = legacy.outcome(&id).await;
+    assert!(outcome["result"].get("resultType").is_none() && outcome["result"]["_meta"][RELATED].is_object());
+}
+
+/// 2025-11-25 tasks and the extension differ in what they call a tool's own failure.
+#[tokio::test]
+async fn a_tools_failure_is_completed_to_one_and_failed_to_the_other() {
+    let gateway = Gateway::start().await;
+    let (legacy, modern) = (gateway.open().await, modern(&gateway));
+    let id = legacy.start("fail", json!({"text": "no paper"})).await;
+    let theirs = legacy.until(&id, "failed").await;
+    let ours = modern.task(&id).await;
+    assert_eq!((&ours["status"], &ours["result"]["isError"]), (&json!("completed"), &json!(true)));
+    assert_eq!((&ours["statusMessage"], &theirs["statusMessage"]), (&json!("no paper"), &json!("no paper")));
+    let id = legacy.start("broken", json!({"message": "no power"})).await;
+    legacy.until(&id, "failed").await;
+    let ours = modern.task(&id).await;
+    assert_eq!((&ours["status"], &ours["error"]["message"]), (&json!("failed"), &json!("no power")));
+    assert_eq!(ours["statusMessage"], "no power");
+}
+
+#[tokio::test]
+async fn a_question_is_answered_from_the_other_era() {
+    let gateway = Gateway::start().await;
+    let (legacy, modern) = (gateway.open().await, modern(&gateway));
+    // Given a question that a legacy client has on its screen,
+    let mut stream = legacy.listen().await;
+    let id = legacy.start("ask", json!({"message": "Who?"})).await;
+    let question = stream.until_method(ELICIT).await;
+    let asked = modern.task(&id).await;
+    let (key, request) = asked["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    assert_eq!((&request["method"], &request["params"]["message"]), (&json!(ELICIT), &json!("Who?")));
+    assert!(request["params"].get("_meta").is_none(), "{request}");
+    // when a modern client answers it,
+    modern.update(&id, json!({key.as_str(): accepted(json!({"name": "Ann"}))})).await;
+    // then the legacy one hears that it is void, and the call goes on.
+    let void = stream.until_method("notifications/cancelled").await;
+    assert_eq!((&void["params"]["requestId"], related(&void)), (&question["id"], Some(&*id)));
+    let done = modern.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "Hello, Ann");
+    assert!(done.get("inputRequests").is_none());
+    assert_eq!(text_of(&legacy.outcome(&id).await), "Hello, Ann");
+    assert_eq!(gateway.upstream.stats().stray_answers, 0);
+}
+
+#[tokio::test]
+async fn answers_may_be_partial_stale_or_unknown_and_keys_never_come_again() {
+    let gateway = Gateway::start().await;
+    let (legacy, modern) = (gateway.open().await, modern(&gateway));
+    let id = legacy.start("ask_two", json!({})).await;
+    let both = loop {
+        let asked = modern.until(&id, "input_required").await["inputRequests"].take();
+        if asked.as_object().unwrap().len() == 2 {
+            break asked;
+        }
+    };
+    let keys: Vec<&String> = both.as_object().unwrap().keys().collect();
+    // Nothing, and what nobody asked.
+    modern.update(&id, json!({})).await;
+    modern.update(&id, json!({"q99": {"whatever": 1}, "x": 5})).await;
+    // A value that is none: not even the good one beside it is taken.
+    for bad in [json!({"action": "perhaps"}), json!({"result": {"action": "accept"}}), json!("yes"), json!(null)] {
+        let refused = modern
+            .update(&id, json!({keys[0].as_str(): accepted(json!({"name": "Ann"})), keys[1].as_str(): bad}))
+            .await;
+        assert_eq!(refused.refusal(), (200, -32602));
+        assert!(refused.error["message"].as_str().unwrap().contains(keys[1].as_str()), "{}", refused.error);
+    }
+    assert_eq!(modern.task(&id).await["inputRequests"], both);
+    // One of two.
+    modern.update(&id, json!({keys[0].as_str(): accepted(json!({"name": "Ann"}))})).await;
+    let left = modern.task(&id).await;
+    assert_eq!(left["status"], "input_required");
+    assert_eq!(left["inputRequests"].as_object().unwrap().keys().collect::<Vec<_>>(), [keys[1]]);
+    // The same again comes too late, whatever it says.
+    modern.update(&id, json!({keys[0].as_str(): {"action": "decline"}})).await;
+    modern.update(&id, json!({keys[1].as_str(): {"action": "accept", "content": {"confirm": true}}})).await;
+    modern.until(&id, "completed").await;
+    modern.update(&id, json!({keys[1].as_str(): {"action": "decline"}})).await;
+    for wrong in [json!([]), json!("x"), json!(null)] {
+        let refused = modern.request("tasks/update", json!({"taskId": id, "inputResponses": wrong})).await;
+        assert_eq!(refused.refusal(), (200, -32602));
+    }
+    assert_eq!(modern.request("tasks/update", json!({"taskId": id})).await.refusal(), (200, -32602));
+
+    let id = legacy.start("ask_twice", json!({})).await;
+    let asked = modern.until(&id, "input_required").await["inputRequests"].take();
+    let first = asked.as_object().unwrap().keys().next().unwrap().clone();
+    modern.update(&id, json!({first.as_str(): accepted(json!({"name": "Ann"}))})).await;
+    let asked = modern.until(&id, "input_required").await["inputRequests"].take();
+    let second = asked.as_object().unwrap().keys().next().unwrap().clone();
+    assert_ne!(first, second);
+    modern.update(&id, json!({second.as_str(): accepted(json!({"colour": "red"}))})).await;
+    let done = modern.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "Hello, Ann; colour: red");
+}
+
+#[tokio::test]
+async fn a_cancel_is_acknowledged_however_often_it_comes() {
+    let gateway = Gateway::start().await;
+    let (legacy, modern) = (gateway.open().await, modern(&gateway));
+    let id = legacy.start("hold", json!({})).await;
+    gateway.started("hold", 1).await;
+    for _ in 0..2 {
+        assert!(modern.cancel(&id).await.error.is_null());
+    }
+    assert_eq!(legacy.task(&id).await["status"], "cancelled");
+    assert_eq!(modern.task(&id).await["status"], "cancelled");
+    gateway.seen(|stats| stats.cancelled.len() == 1).await;
+    // An ended task is as it was.
+    let id = legacy.start("echo", json!({"text": "x"})).await;
+    modern.until(&id, "completed").await;
+    assert!(modern.cancel(&id).await.error.is_null());
+    assert_eq!(legacy.task(&id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn somebody_elses_task_does_not_exist_in_this_era_either() {
+    let gateway = Gateway::setup().callers(&["acme/ann", "umbrella/eve"]).start().await;
+    let id = gateway.open_as("ann").await.start("hold", json!({})).await;
+    let (ann, eve) = (modern(&gateway).caller("ann"), modern(&gateway).caller("eve"));
+    assert_eq!(ann.task(&id).await["status"], "working");
+    let never = "6f1d2ce4-56ab-4d0c-a4a4-0f8f4f3ee4b1";
+    let mut answers = Vec::new();
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        for id in [&*id, never, "no id at all"] {
+            let reply = eve.request(method, json!({"taskId": id, "inputResponses": {}})).await;
+            assert_eq!(reply.refusal(), (200, -32602), "{method} {id}");
+            answers.push(reply.error.to_string());
+        }
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(ann.task(&id).await["status"], "working");
+}
+
+/// Tasks extension: each request declares for itself, and the gate comes before the look.
+#[tokio::test]
+async fn without_the_extension_there_is_nothing_to_see() {
+    let gateway = Gateway::start().await;
+    let id = gateway.open().await.start("hold", json!({})).await;
+    let without = Modern::new(&gateway);
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        for id in [&*id, "never"] {
+            let reply = without.request(method, json!({"taskId": id, "inputResponses": {}})).await;
+            assert_eq!(reply.refusal(), (400, -32021), "{method} {id}");
+            let required = &reply.error["data"]["requiredCapabilities"];
+            assert_eq!(*required, json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}));
+        }
+    }
+}

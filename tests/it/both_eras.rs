@@ -1,0 +1,400 @@
+//! Clients of either era at one endpoint: a task belongs to its principal, whichever era it was made in, and each answer
+//! to the one who asked.
+
+use std::collections::HashSet;
+
+use futures_util::{StreamExt, stream};
+use taskgate::demo::server::{Era, Fault, Options};
+
+use crate::support::{Client, Gateway, Modern, Value, json, modern::Reply, text_of};
+
+const ERAS: [Era; 3] = [Era::Legacy, Era::Modern, Era::Both];
+/// A task at once.
+const AT_ONCE: &str = "defer: 0s, questions: in_task";
+
+/// A gateway in front of a server of that era, with two callers.
+async fn gateway(era: Era) -> Gateway {
+    let options = Options { era, ..Options::default() };
+    Gateway::setup().server(options).tasks(AT_ONCE).callers(&["acme/ada", "acme/bob"]).start().await
+}
+
+/// The same caller in both eras.
+async fn ada(gateway: &Gateway) -> (Client, Modern) {
+    (gateway.open_as("ada").await, Modern::new(gateway).with_tasks().caller("ada"))
+}
+
+fn named(name: &str) -> Value {
+    json!({"action": "accept", "content": {"name": name}})
+}
+
+/// The only question that a task asks.
+fn question(task: &Value) -> (String, &Value) {
+    let asked = task["inputRequests"].as_object().unwrap();
+    assert_eq!(asked.len(), 1, "{task}");
+    let (key, question) = asked.iter().next().unwrap();
+    (key.clone(), question)
+}
+
+#[tokio::test]
+async fn a_tool_that_fails_is_completed_to_one_era_and_failed_to_the_other() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let ids = [
+            legacy.start("fail", json!({"text": "no luck"})).await,
+            modern.start("fail", json!({"text": "no luck"})).await,
+        ];
+        for id in ids {
+            let seen = modern.until(&id, "completed").await;
+            assert_eq!(
+                (&seen["result"]["isError"], &seen["statusMessage"]),
+                (&json!(true), &json!("no luck")),
+                "{era:?}"
+            );
+            assert_eq!(seen["result"]["content"][0]["text"], "no luck");
+            let seen = legacy.until(&id, "failed").await;
+            assert_eq!(seen["statusMessage"], "no luck", "{era:?}");
+            let outcome = legacy.outcome(&id).await;
+            assert_eq!((&outcome["result"]["isError"], text_of(&outcome)), (&json!(true), "no luck"));
+            assert!(outcome["result"].get("resultType").is_none(), "{outcome}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_server_is_failed_to_both() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        for id in [legacy.start("broken", json!({})).await, modern.start("broken", json!({})).await] {
+            let seen = modern.until(&id, "failed").await;
+            assert_eq!(seen["error"]["code"], -32000, "{era:?}");
+            assert_eq!(seen["error"]["data"]["big"], json!(9_007_199_254_740_993_u64));
+            assert_eq!(legacy.until(&id, "failed").await["status"], "failed");
+            assert_eq!(legacy.outcome(&id).await["error"], seen["error"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_read_in_the_words_of_the_reader() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let arguments = json!({"seconds": 0, "sections": 2});
+        for id in [legacy.start("report", arguments.clone()).await, modern.start("report", arguments.clone()).await] {
+            let seen = modern.until(&id, "completed").await;
+            assert_eq!((&seen["result"]["resultType"], seen.get("ttl")), (&json!("complete"), None), "{era:?}");
+            assert_eq!(seen["result"]["vendor.example/pages"], json!(9_007_199_254_740_993_u64));
+            let outcome = legacy.outcome(&id).await;
+            assert!(outcome["result"].get("resultType").is_none(), "{era:?}: {outcome}");
+            assert_eq!(outcome["result"]["_meta"][crate::support::RELATED]["taskId"], id);
+            assert_eq!(text_of(&outcome), "The report has 2 sections.");
+            let listed = legacy.result("tasks/list", json!({})).await;
+            assert!(listed["tasks"].as_array().unwrap().iter().any(|task| task["taskId"] == id), "{listed}");
+        }
+        let seen = gateway.upstream.stats();
+        assert!(!seen.task_seen && !seen.extension_seen && !seen.related_task_seen, "{era:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_cancelled_from_the_other_era() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let begun = legacy.start("hold", json!({})).await;
+        gateway.started("hold", 1).await;
+        assert!(modern.cancel(&begun).await.error.is_null());
+        gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
+        assert_eq!(legacy.task(&begun).await["status"], "cancelled", "{era:?}");
+        assert_eq!(legacy.outcome(&begun).await["error"]["code"], -32602);
+        let begun = modern.start("hold", json!({})).await;
+        gateway.started("hold", 2).await;
+        assert_eq!(legacy.cancel(&begun).await["status"], "cancelled");
+        gateway.seen(|stats| stats.tool("hold").cancelled == 2).await;
+        assert_eq!(modern.task(&begun).await["status"], "cancelled", "{era:?}");
+        // It has ended: an error to one era, an acknowledgement to the other.
+        assert_eq!(legacy.error("tasks/cancel", json!({"taskId": begun})).await["code"], -32602);
+        assert!(modern.cancel(&begun).await.error.is_null());
+    }
+}
+
+#[tokio::test]
+async fn a_question_of_a_session_s_task_is_answered_by_a_modern_client() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let id = legacy.start("ask", json!({"message": "Who?"})).await;
+        let seen = modern.until(&id, "input_required").await;
+        let (key, asked) = question(&seen);
+        assert_eq!((&asked["method"], &asked["params"]["message"]), (&json!("elicitation/create"), &json!("Who?")));
+        modern.update(&id, json!({&key: named("Ada")})).await;
+        assert_eq!(text_of(&legacy.outcome(&id).await), "Hello, Ada", "{era:?}");
+        // Once more: it is acknowledged and changes nothing.
+        assert!(modern.update(&id, json!({&key: named("Bob")})).await.error.is_null());
+        assert_eq!(gateway.upstream.stats().stray_answers, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_question_of_a_modern_task_is_answered_by_a_session() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let id = modern.start("ask", json!({"message": "Who?"})).await;
+        modern.until(&id, "input_required").await;
+        let mut stream = legacy.wait_for(&id).await;
+        let asked = stream.until_method("elicitation/create").await;
+        assert_eq!(asked["params"]["message"], "Who?", "{era:?}");
+        legacy.accept(&asked, json!({"name": "Ada"})).await;
+        assert_eq!(text_of(&stream.response().await), "Hello, Ada", "{era:?}");
+        assert_eq!(modern.until(&id, "completed").await["result"]["content"][0]["text"], "Hello, Ada");
+    }
+}
+
+#[tokio::test]
+async fn two_questions_may_be_answered_from_two_eras() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let id = modern.start("ask_two", json!({})).await;
+        let asked = loop {
+            let seen = modern.until(&id, "input_required").await;
+            if seen["inputRequests"].as_object().unwrap().len() == 2 {
+                break seen["inputRequests"].clone();
+            }
+        };
+        let name = asked.as_object().unwrap().iter().find(|(_, asked)| asked["params"]["message"] != "Go on?");
+        modern.update(&id, json!({name.unwrap().0: named("Ada")})).await;
+        let left = modern.until(&id, "input_required").await;
+        assert_eq!(question(&left).1["params"]["message"], "Go on?", "{era:?}");
+        let mut stream = legacy.wait_for(&id).await;
+        let asked = stream.until(|message| message["params"]["message"] == "Go on?").await.pop().unwrap();
+        legacy.accept(&asked, json!({"confirm": true})).await;
+        assert_eq!(text_of(&stream.response().await), "Hello, Ada; confirmed: true", "{era:?}");
+    }
+}
+
+#[tokio::test]
+async fn somebody_else_s_task_does_not_exist_in_either_era() {
+    let gateway = gateway(Era::Both).await;
+    let (legacy, modern) = ada(&gateway).await;
+    let (other, modern_other) = (gateway.open_as("bob").await, Modern::new(&gateway).with_tasks().caller("bob"));
+    let ids = [legacy.start("ask", json!({})).await, modern.start("ask", json!({})).await];
+    let unknown = "00000000-0000-4000-8000-000000000000";
+    for id in &ids {
+        modern.until(id, "input_required").await;
+        for method in ["tasks/get", "tasks/cancel", "tasks/result"] {
+            let mut errors = Vec::new();
+            for id in [id.as_str(), unknown] {
+                errors.push(other.error(method, json!({"taskId": id})).await);
+            }
+            assert_eq!(errors[0], errors[1], "{method}");
+        }
+        for method in ["tasks/get", "tasks/cancel", "tasks/update"] {
+            let mut errors = Vec::new();
+            for id in [id.as_str(), unknown] {
+                let params = json!({"taskId": id, "inputResponses": {"q1": named("Bob")}});
+                errors.push(modern_other.request(method, params).await);
+            }
+            assert_eq!(errors[0].refusal(), (200, -32602), "{method}");
+            assert_eq!(errors[0].error, errors[1].error, "{method}");
+        }
+        assert_eq!(modern.task(id).await["status"], "input_required");
+    }
+    // Who does not declare the extension is told so before anything is looked up.
+    let plain = Modern::new(&gateway).caller("ada");
+    for id in [ids[0].as_str(), unknown] {
+        assert_eq!(plain.request("tasks/get", json!({"taskId": id})).await.refusal(), (400, -32021));
+    }
+}
+
+/// Two clients of different eras with the same ids and progress tokens, thousands of calls at once: each answer, and each
+/// step of progress, comes to its owner.
+#[tokio::test]
+async fn colliding_ids_and_tokens_of_two_eras_are_kept_apart() {
+    const CALLS: u64 = 1000;
+    for era in ERAS {
+        let options = Options { era, ..Options::default() };
+        let setup = Gateway::setup().server(options).callers(&["acme/ada", "acme/bob"]);
+        let gateway = setup.tasks("defer: never").upstream("max_in_flight: 64").start().await;
+        let (legacy, modern) = (gateway.open_as("ada").await, Modern::new(&gateway).caller("bob"));
+        let params = |owner: &str, number: u64| match number % 4 {
+            // Progress of its own: as many steps as only this owner has.
+            0 => {
+                let sections = 1 + number % 3 + if owner == "legacy" { 0 } else { 3 };
+                let meta = json!({"progressToken": number});
+                json!({"name": "report", "arguments": {"seconds": 0, "sections": sections}, "_meta": meta})
+            }
+            _ => json!({"name": "echo", "arguments": {"text": format!("{owner} {number}")}}),
+        };
+        let check = |owner: &str, number: u64, messages: &[Value]| {
+            let (response, news) = messages.split_last().unwrap();
+            assert_eq!(response["id"], number, "{owner}");
+            match number % 4 {
+                0 => {
+                    let sections = params(owner, number)["arguments"]["sections"].as_u64().unwrap();
+                    assert_eq!(text_of(response), format!("The report has {sections} sections."), "{owner} {number}");
+                    assert_eq!(news.len() as u64, sections, "{owner} {number}: {news:?}");
+                    assert!(news.iter().all(|told| told["params"]["progressToken"] == number), "{news:?}");
+                }
+                _ => assert_eq!((text_of(response), news.len()), (format!("{owner} {number}").as_str(), 0)),
+            }
+        };
+        let of_legacy = stream::iter(1..=CALLS).for_each_concurrent(32, |number| {
+            let (legacy, check, params) = (&legacy, &check, params("legacy", number));
+            async move {
+                let body = json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params});
+                check("legacy", number, &legacy.post(body.to_string()).await.messages().await);
+            }
+        });
+        let of_modern = stream::iter(1..=CALLS).for_each_concurrent(32, |number| {
+            let (modern, check, params) = (&modern, &check, params("modern", number));
+            async move {
+                let answer = modern.open_with(&[], json!(number), "tools/call", params).await;
+                check("modern", number, &answer.messages().await);
+            }
+        });
+        tokio::join!(of_legacy, of_modern);
+        let seen = gateway.upstream.stats();
+        let calls = seen.tool("echo").finished + seen.tool("report").finished;
+        assert_eq!((calls, seen.tool("echo").cancelled), (2 * CALLS, 0), "{era:?}");
+    }
+}
+
+/// The same with tasks and questions among them, all of one principal.
+#[tokio::test]
+async fn tasks_of_two_eras_have_one_name_space() {
+    const EACH: usize = 40;
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let made = stream::iter(0..2 * EACH).map(|number| {
+            let (legacy, modern) = (&legacy, &modern);
+            async move {
+                let text = json!({"text": format!("task {number}")});
+                let id = match number % 2 {
+                    0 => legacy.start("echo", text).await,
+                    _ => modern.start("echo", text).await,
+                };
+                (number, id)
+            }
+        });
+        let made: Vec<(usize, String)> = made.buffer_unordered(16).collect().await;
+        let distinct: HashSet<&String> = made.iter().map(|(_, id)| id).collect();
+        assert_eq!(distinct.len(), 2 * EACH);
+        for (number, id) in &made {
+            let said = format!("task {number}");
+            assert_eq!(modern.until(id, "completed").await["result"]["content"][0]["text"], said);
+            assert_eq!(text_of(&legacy.outcome(id).await), said, "{era:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_handle_has_cancelled_and_after_it_has_not() {
+    for era in ERAS {
+        let options = Options { era, ..Options::default() };
+        let gateway = Gateway::setup().server(options).tasks("defer: 1h").start().await;
+        let client = Modern::new(&gateway).with_tasks();
+        tokio::select! {
+            reply = client.call("hold", json!({})) => panic!("nothing released it: {reply:?}"),
+            _ = gateway.started("hold", 1) => {}
+        }
+        gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
+        let gateway = self::gateway(era).await;
+        let id = {
+            let client = Modern::new(&gateway).with_tasks().caller("ada");
+            client.start("hold", json!({})).await
+        };
+        gateway.started("hold", 1).await;
+        gateway.upstream.release();
+        let client = Modern::new(&gateway).with_tasks().caller("ada");
+        let ended = client.until(&id, "completed").await;
+        assert_eq!(ended["result"]["content"][0]["text"], "held to the end", "{era:?}");
+        assert_eq!(gateway.upstream.stats().tool("hold").cancelled, 0);
+    }
+}
+
+/// What goes wrong at the server is told as an error with its reason, plainly and inside a task.
+#[tokio::test]
+async fn a_server_that_breaks_is_told_of_in_the_dialect_of_the_reader() {
+    for era in ERAS {
+        for (fault, reason) in [
+            (Fault::Close, "outcome_unknown"),
+            (Fault::Reset, "outcome_unknown"),
+            (Fault::EndEarly, "outcome_unknown"),
+            (Fault::Garbage, "upstream_protocol"),
+            (Fault::CutJson, "upstream_protocol"),
+            (Fault::Html, "upstream_protocol"),
+            (Fault::WrongId, "upstream_protocol"),
+        ] {
+            let gateway = gateway(era).await;
+            let (legacy, modern) = ada(&gateway).await;
+            // Both eras' ways to the server are known before it breaks.
+            assert_eq!(plain(&gateway).text("echo", json!({"text": "x"})).await, "x");
+            let arguments = json!({"seconds": 0, "sections": 2});
+            gateway.upstream.fail("tools/call", fault, 1);
+            let id = modern.start("report", arguments.clone()).await;
+            let seen = modern.until(&id, "failed").await;
+            let error = &seen["error"];
+            assert_eq!(
+                (&error["code"], &error["data"]["reason"]),
+                (&json!(-32603), &json!(reason)),
+                "{era:?} {fault:?}"
+            );
+            assert!(seen["statusMessage"].is_string(), "{seen}");
+            assert_eq!(legacy.outcome(&id).await["error"]["data"]["reason"], reason);
+            let plain = Modern::new(&gateway).caller("ada");
+            gateway.upstream.fail("tools/call", fault, 1);
+            let reply = plain.call("report", arguments).await;
+            assert_eq!(reply.refusal(), (200, -32603), "{era:?} {fault:?}");
+            assert_eq!(reply.error["data"]["reason"], reason, "{era:?} {fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_unreachable_to_both() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        assert_eq!(plain(&gateway).text("echo", json!({"text": "x"})).await, "x");
+        gateway.upstream.stop().await;
+        let reply = plain(&gateway).call("echo", json!({"text": "x"})).await;
+        assert_eq!(reply.refusal(), (200, -32603), "{era:?}");
+        assert_eq!(reply.error["data"]["reason"], "upstream_unreachable");
+        let error = legacy.error("tools/call", json!({"name": "echo", "arguments": {"text": "x"}})).await;
+        assert_eq!(error["data"]["reason"], "upstream_unreachable", "{era:?}");
+        let reply = modern.call("echo", json!({"text": "x"})).await;
+        let error = match reply.result["taskId"].as_str() {
+            Some(id) => modern.until(id, "failed").await["error"].take(),
+            None => reply.error,
+        };
+        assert_eq!(error["data"]["reason"], "upstream_unreachable", "{era:?}");
+    }
+}
+
+/// A client without the extension.
+fn plain(gateway: &Gateway) -> Modern {
+    Modern::new(gateway).caller("ada")
+}
+
+#[tokio::test]
+async fn a_running_gateway_follows_the_server_from_one_era_to_the_other() {
+    for (first, then) in [(Era::Legacy, Era::Modern), (Era::Modern, Era::Legacy)] {
+        let gateway = gateway(first).await;
+        let client = plain(&gateway);
+        assert_eq!(client.text("echo", json!({"text": "before"})).await, "before");
+        gateway.upstream.set_era(then);
+        gateway.upstream.forget_sessions();
+        // The first call after it may be refused; it ran at most once.
+        let reply: Reply = client.call("count", json!({})).await;
+        let counted = gateway.upstream.stats().counter;
+        assert!(counted <= 1 && (reply.error.is_null() == (counted == 1)), "{then:?}: {reply:?}");
+        assert_eq!(client.text("echo", json!({"text": "after"})).await, "after", "{then:?}");
+        let fresh = gateway.open_as("ada").await;
+        assert_eq!(text_of(&fresh.call("echo", json!({"text": "legacy"})).await), "legacy");
+    }
+}
