@@ -322,6 +322,14 @@ impl Gateway {
     }
 }
 
+/// A modern server's page of tools without those whose annotations are not valid; `None` when all are. Its clients, the
+/// gateway among them, must not show those (2026-07-28 transports, "Schema Extension").
+pub(super) fn without_invalid(result: &str) -> Option<String> {
+    let dropped =
+        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
+    project::without_invalid_tools(result, dropped)
+}
+
 /// The tool that is called, and with what, by the `params` of the call (JSON text).
 fn called(params: &str) -> Option<(Box<str>, Option<String>)> {
     let params = Object::parse(params).ok()?;
