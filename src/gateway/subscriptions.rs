@@ -106,11 +106,6 @@ impl Gateway {
             Object::parse_optional(request.params.whole).map_err(|_| Kind::Params("`params` must be an object"))?;
         let asked = Filter::read(params.get("notifications")).map_err(Kind::Params)?;
         // Before the stream is open (tasks extension, "Capability negotiation").
-        let (ours, of_server) = if call.route.native {
-            (None, asked.clone())
-        } else {
-            (asked.tasks.clone(), Filter { tasks: None, ..asked.clone() })
-        };
         if asked.tasks.is_some() && !envelope.has_tasks {
             return Err(ladder::needs_tasks("Tasks can be listened to only by requests that declare the extension"));
         }
@@ -123,10 +118,17 @@ impl Gateway {
             return Err(Fault::Shutdown.into());
         }
         let admitted = self.subscriptions.admit(&call.principal)?;
-        let watched = Watched::begin(&self.ledger, owner(&call.principal, &call.route), ours.as_ref()).await?;
-        let (source, honoured) = self.source(&call.route, &call.principal, of_server).await?;
-        let tasks = if call.route.native { honoured.tasks.clone() } else { watched.as_ref().map(Watched::named) };
-        let honoured = Filter { tasks, ..honoured };
+        let route = &call.route;
+        // A server that makes its tasks itself also tells of them itself.
+        let (ours, of_server) = match route.native {
+            true => (None, asked),
+            false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
+        };
+        let watched = Watched::begin(&self.ledger, owner(&call.principal, route), ours.as_ref()).await?;
+        let (source, mut honoured) = self.source(route, &call.principal, of_server).await?;
+        if let Some(watched) = &watched {
+            honoured.tasks = Some(watched.named());
+        }
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());

@@ -84,6 +84,8 @@ label! {
         OutcomeUnknown => "outcome_unknown",
         /// Out of time.
         Deadline => "deadline",
+        /// Nobody answered a question without which the call could not go on.
+        InputTimeout => "input_timeout",
         /// The gateway was stopped.
         Shutdown => "shutdown",
         /// The store failed.
