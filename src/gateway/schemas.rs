@@ -201,7 +201,14 @@ impl Gateway {
         headers: &mut HeaderMap,
     ) -> Option<Refresh> {
         let (tool, arguments) = called(params)?;
-        self.shape(route, &tool).await.add_headers(arguments.as_deref(), headers);
+        match self.tools_of(route, Wanted::Any).await {
+            Some(tools) => {
+                if let Some(shape) = tools.get(&tool) {
+                    shape.add_headers(arguments.as_deref(), headers);
+                }
+            }
+            None => route.metrics.unchecked_call(),
+        }
         self.mirror_anew(route, params)
     }
 
@@ -219,11 +226,7 @@ impl Gateway {
     }
 
     async fn shape_wanted(self: &Arc<Self>, route: &Arc<Route>, tool: &str, wanted: Wanted) -> Arc<Shape> {
-        let tools = self.tools_of(route, wanted).await;
-        if tools.is_none() {
-            route.metrics.unchecked_call();
-        }
-        tools.and_then(|tools| tools.get(tool).cloned()).unwrap_or_default()
+        self.tools_of(route, wanted).await.and_then(|tools| tools.get(tool).cloned()).unwrap_or_default()
     }
 
     /// The tools, as new as wanted if they can be read; else as they were known.
