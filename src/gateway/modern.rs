@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Object, Outcome, code, raw_string};
+use crate::jsonrpc::{Message, Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
@@ -147,7 +147,7 @@ impl Gateway {
         if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
             route.schemas.forget();
         }
-        answered.map_err(of_stateless)
+        answered.and_then(with_its_status).map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -329,7 +329,31 @@ pub(super) fn of_stateless(kind: Kind) -> Kind {
         Kind::Upstream { error, .. } if project::code_of(&error) == Some(code::METHOD_NOT_FOUND) => {
             Kind::UpstreamNoMethod(error)
         }
+        Kind::Upstream { error, .. } if is_of_this_era(&error) => {
+            Kind::Upstream { status: StatusCode::BAD_REQUEST, error }
+        }
         Kind::Upstream { status, error } => Kind::Upstream { status, error: error_for_client(&error).into() },
         other => other,
     }
+}
+
+/// Whether an error is one that this era brought and that a client may see: over HTTP it is a 400.
+fn is_of_this_era(error: &str) -> bool {
+    matches!(HopError::of(error), Some(HopError::MissingCapability | HopError::HeaderMismatch))
+}
+
+/// An error becomes a refusal where it has a status of its own (2026-07-28 basic, "Error Codes"): over stdio a server
+/// can't say it.
+fn with_its_status(answer: Answer) -> Result<Answer, Kind> {
+    let Answer::Json { message, .. } = &answer else { return Ok(answer) };
+    let may_be = |code: &[u8]| memchr::memmem::find(message, code).is_some();
+    if !may_be(b"-3202") && !may_be(b"-32601") {
+        return Ok(answer);
+    }
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(message) else {
+        return Ok(answer);
+    };
+    let error: Box<str> = error.get().into();
+    let is_refusal = is_of_this_era(&error) || project::code_of(&error) == Some(code::METHOD_NOT_FOUND);
+    if is_refusal { Err(Kind::Upstream { status: StatusCode::OK, error }) } else { Ok(answer) }
 }
