@@ -12,7 +12,6 @@
 
 mod support;
 
-mod across;
 mod audit;
 mod bad_messages;
 mod both_eras;
@@ -27,6 +26,7 @@ mod callers;
 mod calling;
 mod deferral;
 mod eras;
+mod extension;
 mod faithful;
 mod faults;
 mod front;
