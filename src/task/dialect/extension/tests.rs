@@ -1,3 +1,5 @@
+//! What clients of the extension see of a record.
+
 use super::*;
 use crate::clock::Timestamp;
 use crate::jsonrpc::Id;
