@@ -132,6 +132,8 @@ label! {
         Polls => "polls",
         /// The upstream's queue is full.
         UpstreamQueue => "upstream_queue",
+        /// Too many of a caller's calls wait for their client's answers.
+        ParkedCalls => "parked_calls",
         /// No more sessions.
         Sessions => "sessions",
         /// No or bad credentials.

@@ -23,6 +23,7 @@ mod bridge_tasks;
 mod broken_gateways;
 mod bulk;
 mod callers;
+mod calling;
 mod deferral;
 mod eras;
 mod extension;

@@ -1,4 +1,4 @@
-//! What clients of the extension see of a record.
+//! Each shape of the extension, member by member.
 
 use super::*;
 use crate::clock::Timestamp;
