@@ -3,7 +3,7 @@
 use taskgate::demo::server::{Options, Stats};
 
 use super::support::{
-    Gateway, RawUpstream, Value, json,
+    Gateway, Modern, RawUpstream, Value, json,
     raw_upstream::{bare, with_session},
     text_of, within,
 };
@@ -114,6 +114,18 @@ async fn a_forgotten_session_is_opened_anew_and_the_call_sent_once_more() {
     let result = alice.call("count", json!({})).await;
     // Once: it was not executed the first time.
     assert_eq!(result["content"][0]["text"], "2");
+    assert_eq!(gateway.upstream.stats().sessions_opened, 2);
+}
+
+#[tokio::test]
+async fn a_task_on_a_forgotten_session_is_begun_on_another() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).tasks("defer: 0s").start().await;
+    let alice = Modern::new(&gateway).declares(json!({})).with_tasks().caller("alice");
+    for count in ["1", "2"] {
+        let id = alice.start("count", json!({})).await;
+        assert_eq!(alice.until(&id, "completed").await["result"]["content"][0]["text"], count);
+        gateway.upstream.forget_sessions();
+    }
     assert_eq!(gateway.upstream.stats().sessions_opened, 2);
 }
 
