@@ -11,7 +11,7 @@ use crate::jsonrpc::{Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
-use crate::mcp::input::{ResultType, is_typed};
+use crate::mcp::input::{ResultType, is_plainly_complete, is_typed};
 use crate::mcp::method::Method;
 use crate::mcp::project::{self, HopError};
 use crate::mcp::version::ProtocolVersion;
@@ -139,7 +139,9 @@ impl Gateway {
         };
         let checks =
             Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
-        let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
+        let keeps_complete = checks.inner.is_none();
+        let rewrite: Rewrite = Arc::new(move |outcome| checks.look(outcome));
+        let manner = Manner { rewrite: Some(rewrite), keeps_complete, params, ..manner };
         let route = Arc::clone(&call.route);
         let answered = self.forward(call, session, request, manner).await;
         if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
@@ -176,7 +178,9 @@ pub(super) fn params_for_upstream(
     envelope: &Envelope<'_>,
     state: Option<String>,
 ) -> Option<String> {
-    if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
+    // The capability of the core dialect means nothing here, but is there to be seen.
+    let names_tasks = envelope.has_tasks || envelope.capabilities.contains("\"tasks\"");
+    if !names_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
     let mut params = Object::parse(request.params.whole?.get()).ok()?;
@@ -278,15 +282,14 @@ impl Checks {
 
     /// `None` for a result that is complete. Most are, and are known to be without being read.
     fn look_at_result(&self, result: &str) -> Option<Rewritten> {
-        let may_be = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
-        if !may_be(b"\"resultType\"") && !is_typed(result) {
+        if is_plainly_complete(result.as_bytes()) {
+            return None;
+        }
+        if !is_typed(result) {
             // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
             self.gateway.looked_legacy(&self.route);
             let complete = project::result_for_modern("", result, None);
             return Some(complete.map_or(Rewritten::Same, Rewritten::Result));
-        }
-        if !may_be(b"\"input_required\"") && !may_be(b"\"task\"") {
-            return None;
         }
         let broken = || Some(Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json()));
         match (ResultType::of(result), &self.binding) {

@@ -404,7 +404,13 @@ mod tests {
         let now = Instant::now();
         let mut state = State::default();
         let kind = |state: &State, wanted, now| match state.needs(wanted, now) {
-            Need::Nothing(tools) => (if tools.is_some() { "use" } else { "do without" }),
+            Need::Nothing(tools) => {
+                if tools.is_some() {
+                    "use"
+                } else {
+                    "do without"
+                }
+            }
             Need::Beside(_) => "use and read",
             Need::First => "read",
         };

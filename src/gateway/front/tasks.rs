@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::gateway::exchange::Happening;
-use crate::gateway::held::{Draft, HeldCall, Record, failed};
+use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Chain, Fault, Kind};
 use crate::gateway::tools::Making;
@@ -91,7 +91,7 @@ impl Job {
             Kind::Fault(fault) => failed(*fault),
             other => {
                 let error = other.to_error();
-                Finish::errored("upstream_error", error.to_json().into(), Some(error.message.into()))
+                Finish::errored(UPSTREAM_ERROR, error.to_json().into(), Some(error.message.into()))
             }
         };
         end(self, task, finish).await;
