@@ -24,6 +24,7 @@ use crate::gateway::session::{CancelFlag, Session};
 
 use super::outlet::Outlet;
 use super::project::{self, Projection};
+use super::replay::Replay;
 use super::request::Sent;
 use super::state::Input;
 use super::talk::Talk;
@@ -169,8 +170,9 @@ impl PlainCall {
     /// Reads what the upstream says, and what the client says of it.
     async fn read(&mut self, exchange: &mut Exchange) -> End {
         loop {
+            let replay = self.outlet.replay.clone();
             tokio::select! {
-                happening = exchange.next() => match happening {
+                happening = next(replay.as_deref(), exchange) => match happening {
                     Happening::Notified { method, params } => self.notified(&method, params.as_deref()),
                     Happening::Asked { id, method, params } => {
                         self.talk.asked(&mut self.outlet, exchange, (id, &method, params.as_deref()));
@@ -221,6 +223,14 @@ impl PlainCall {
         self.progress = Some(progress);
         Some(params.set("progressToken", token).to_json())
     }
+}
+
+/// What happens next, once the client has taken most of what happened before. Cancel-safe.
+async fn next(replay: Option<&Replay>, exchange: &mut Exchange) -> Happening {
+    if let Some(replay) = replay {
+        replay.room().await;
+    }
+    exchange.next().await
 }
 
 /// Whether the server, which refused a call, has meanwhile become one of the legacy era.
