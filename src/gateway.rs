@@ -551,6 +551,7 @@ mod tests {
             Fault::UpstreamTooLarge,
             Fault::OutcomeUnknown,
             Fault::Deadline { started: true },
+            Fault::InputTimeout,
             Fault::Shutdown,
             Fault::Store,
         ];

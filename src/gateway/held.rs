@@ -12,7 +12,7 @@ use http::HeaderMap;
 
 use crate::metrics::Queued;
 use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, Finish, State, Task};
+use crate::task::{ApplyError, Event, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;

@@ -178,7 +178,9 @@ pub(super) fn params_for_upstream(
     envelope: &Envelope<'_>,
     state: Option<String>,
 ) -> Option<String> {
-    if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
+    // The capability of the core dialect means nothing here, but is there to be seen.
+    let names_tasks = envelope.has_tasks || envelope.capabilities.contains("\"tasks\"");
+    if !names_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
     let mut params = Object::parse(request.params.whole?.get()).ok()?;

@@ -233,12 +233,6 @@ impl Pool {
         });
         taken
     }
-
-    /// How many sessions are kept, those included that are in use by several.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.shelves().values().flat_map(Shelf::sessions).count()
-    }
 }
 
 impl Shelf {

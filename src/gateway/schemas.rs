@@ -200,10 +200,14 @@ impl Gateway {
         params: &str,
         headers: &mut HeaderMap,
     ) -> Option<Refresh> {
-        let parsed = Object::parse(params).ok()?;
-        let tool: Box<str> = string_value(parsed.get("name")?)?.into();
-        let arguments = parsed.get("arguments").map(str::to_owned);
+        let (tool, arguments) = called(params)?;
         self.shape(route, &tool).await.add_headers(arguments.as_deref(), headers);
+        self.mirror_anew(route, params)
+    }
+
+    /// A way to come by the headers that a call's tool wants, in case those that are there turn out to be wrong.
+    pub(super) fn mirror_anew(self: &Arc<Self>, route: &Arc<Route>, params: &str) -> Option<Refresh> {
+        let (tool, arguments) = called(params)?;
         let (gateway, route) = (Arc::clone(self), Arc::clone(route));
         Some(Box::new(move || {
             Box::pin(async move {
@@ -318,6 +322,12 @@ impl Gateway {
     }
 }
 
+/// The tool that is called, and with what, by the `params` of the call (JSON text).
+fn called(params: &str) -> Option<(Box<str>, Option<String>)> {
+    let params = Object::parse(params).ok()?;
+    Some((string_value(params.get("name")?)?.into(), params.get("arguments").map(str::to_owned)))
+}
+
 /// Lets those who wait go on, and the next one ask again, however the reading ends.
 struct Over<'a> {
     route: &'a Route,
@@ -394,7 +404,13 @@ mod tests {
         let now = Instant::now();
         let mut state = State::default();
         let kind = |state: &State, wanted, now| match state.needs(wanted, now) {
-            Need::Nothing(tools) => (if tools.is_some() { "use" } else { "do without" }),
+            Need::Nothing(tools) => {
+                if tools.is_some() {
+                    "use"
+                } else {
+                    "do without"
+                }
+            }
             Need::Beside(_) => "use and read",
             Need::First => "read",
         };

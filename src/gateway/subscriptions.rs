@@ -35,7 +35,7 @@ use super::session::Stream;
 use super::{Gateway, Request, Route, ladder, owner};
 use feed::Feed;
 use inbox::Change;
-use tasks::Watched;
+use tasks::{Shown, Watched};
 use watcher::{Watchers, Watching};
 
 /// Streams of one caller. Those who are not authenticated are one caller.
@@ -106,11 +106,6 @@ impl Gateway {
             Object::parse_optional(request.params.whole).map_err(|_| Kind::Params("`params` must be an object"))?;
         let asked = Filter::read(params.get("notifications")).map_err(Kind::Params)?;
         // Before the stream is open (tasks extension, "Capability negotiation").
-        let (ours, of_server) = if call.route.native {
-            (None, asked.clone())
-        } else {
-            (asked.tasks.clone(), Filter { tasks: None, ..asked.clone() })
-        };
         if asked.tasks.is_some() && !envelope.has_tasks {
             return Err(ladder::needs_tasks("Tasks can be listened to only by requests that declare the extension"));
         }
@@ -123,10 +118,17 @@ impl Gateway {
             return Err(Fault::Shutdown.into());
         }
         let admitted = self.subscriptions.admit(&call.principal)?;
-        let watched = Watched::begin(&self.ledger, owner(&call.principal, &call.route), ours.as_ref()).await?;
-        let (source, honoured) = self.source(&call.route, &call.principal, of_server).await?;
-        let tasks = if call.route.native { honoured.tasks.clone() } else { watched.as_ref().map(Watched::named) };
-        let honoured = Filter { tasks, ..honoured };
+        let route = &call.route;
+        // A server that makes its tasks itself also tells of them itself.
+        let (ours, of_server) = match route.native {
+            true => (None, asked),
+            false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
+        };
+        let watched = Watched::begin(&self.ledger, owner(&call.principal, route), ours.as_ref()).await?;
+        let (source, mut honoured) = self.source(route, &call.principal, of_server).await?;
+        if let Some(watched) = &watched {
+            honoured.tasks = Some(watched.named());
+        }
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
@@ -238,8 +240,11 @@ impl Teller {
                     None => return true,
                 },
                 // What changed in the time of one write is told once.
-                task = next_task(&mut self.watched, &gateway.ledger) => {
-                    (Method::TasksNotification.as_str().into(), Some(task))
+                shown = next_task(&mut self.watched, &gateway.ledger) => {
+                    if shown.has_outcome {
+                        gateway.note_read(&shown.task).await;
+                    }
+                    (Method::TasksNotification.as_str().into(), Some(shown.params))
                 }
             };
             if !self.sending.send(&method, params.as_deref()).await {
@@ -264,9 +269,29 @@ impl Sending {
     }
 }
 
-async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> String {
+async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> Shown {
     match watched {
         Some(watched) => watched.next(ledger).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_streams_of_a_caller_are_counted_until_they_end() {
+        let subscriptions = Subscriptions::default();
+        let caller = |name: &str| Principal::of_api_key("acme".into(), name.into());
+        let (alice, bob) = (caller("alice"), caller("bob"));
+        let mut streams: Vec<Admitted> = (0..MAX_STREAMS).map(|_| subscriptions.admit(&alice).unwrap()).collect();
+        assert!(matches!(subscriptions.admit(&alice), Err(Kind::Quota { reason: "subscriptions", .. })));
+        assert!(subscriptions.admit(&bob).is_ok());
+        streams.pop();
+        let last = subscriptions.admit(&alice).unwrap();
+        assert!(subscriptions.admit(&alice).is_err());
+        drop((streams, last));
+        assert!(subscriptions.open.lock().unwrap().is_empty());
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
+use rustix::process::Signal;
 use taskgate::demo::server::{Era, Options};
 
+use crate::support::processes::{signal, until_there_are};
 use crate::support::raw_upstream::{Heard, Step, json_body};
-use crate::support::{Gateway, Modern, RawUpstream, json, text_of};
+use crate::support::{Gateway, Modern, RawUpstream, Value, json, text_of, within};
 
 fn of(era: Era) -> Options {
     Options { era, ..Options::default() }
@@ -191,4 +193,66 @@ async fn a_server_may_change_its_era_under_a_running_gateway() {
         assert_eq!(gateway.upstream.stats().tool("echo").started, before + 1, "{era:?}");
         legacy().await;
     }
+}
+
+/// What a server on a pipe has seen.
+async fn stats(client: &Modern, wanted: impl Fn(&Value) -> bool) -> Value {
+    within(async {
+        loop {
+            let stats = client.call("stats", json!({})).await.result["structuredContent"].take();
+            if wanted(&stats) {
+                return stats;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_modern_server_on_pipes_is_one_process_for_all_and_is_replaced_when_it_dies() {
+    let marker = "921s";
+    let gateway = Gateway::setup().stdio(&["--era", "modern", "--answer-timeout", marker]).start().await;
+    let (first, second, legacy) = (Modern::new(&gateway), Modern::new(&gateway), gateway.open().await);
+    assert_eq!(first.text("count", json!({})).await, "1");
+    assert_eq!(second.text("count", json!({})).await, "2");
+    assert_eq!(text_of(&legacy.call("count", json!({})).await), "3");
+    let [pid] = until_there_are(1, marker).await[..] else { unreachable!() };
+    // What is in flight is lost with it,
+    let killing = async {
+        stats(&second, |stats| stats["tools"]["hold"]["started"] == 1).await;
+        signal(pid, Signal::KILL);
+    };
+    let (lost, ()) = tokio::join!(first.call("hold", json!({})), killing);
+    assert_eq!((lost.refusal(), &lost.error["data"]["reason"]), ((200, -32603), &json!("outcome_unknown")));
+    // and the next call meets another.
+    assert_eq!(first.text("count", json!({})).await, "1");
+    until_there_are(1, marker).await;
+}
+
+#[tokio::test]
+async fn a_modern_server_on_pipes_is_told_what_nobody_waits_for_any_more() {
+    let gateway = Gateway::setup().stdio(&["--era", "modern"]).start().await;
+    let (client, other) = (Modern::new(&gateway), Modern::new(&gateway));
+    tokio::select! {
+        reply = client.call("hold", json!({})) => panic!("{reply:?}"),
+        _ = stats(&other, |stats| stats["tools"]["hold"]["started"] == 1) => {}
+    }
+    stats(&other, |stats| {
+        stats["tools"]["hold"]["cancelled"] == 1 && stats["cancelled"].as_array().unwrap().len() == 1
+    })
+    .await;
+    let (stream, honoured) = client.listen(json!({"toolsListChanged": true})).await;
+    assert_eq!(honoured, json!({"toolsListChanged": true}));
+    stats(&other, |stats| stats["listens"] == 1).await;
+    drop(stream);
+    stats(&other, |stats| stats["listens"] == 0 && stats["cancelled"].as_array().unwrap().len() == 2).await;
+}
+
+#[tokio::test]
+async fn a_legacy_server_on_pipes_serves_modern_clients() {
+    let gateway = Gateway::setup().stdio(&[]).start().await;
+    let client = Modern::new(&gateway);
+    assert_eq!(client.text("echo", json!({"text": "x"})).await, "x");
+    let (_stream, honoured) = client.listen(json!({"toolsListChanged": true, "promptsListChanged": true})).await;
+    assert_eq!(honoured, json!({"toolsListChanged": true}));
 }

@@ -46,7 +46,7 @@ async fn the_server_sees_its_own_protocol_and_nothing_of_the_clients() {
     client.result("tools/call", params).await;
     let stats = gateway.upstream.stats();
     let seen: Value = serde_json::from_slice(&stats.last_call).unwrap();
-    let mut kept = seen.clone();
+    let mut kept = seen;
     // What may become a task tells how far it is.
     kept["_meta"].as_object_mut().unwrap().remove("progressToken");
     assert_eq!(

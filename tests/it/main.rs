@@ -12,7 +12,6 @@
 
 mod support;
 
-mod across;
 mod audit;
 mod bad_messages;
 mod both_eras;
@@ -24,7 +23,10 @@ mod bridge_tasks;
 mod broken_gateways;
 mod bulk;
 mod callers;
+mod calling;
+mod deferral;
 mod eras;
+mod extension;
 mod faithful;
 mod faults;
 mod front;

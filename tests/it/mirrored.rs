@@ -162,6 +162,20 @@ async fn a_client_that_knows_of_a_change_first_is_believed_and_one_that_does_not
 }
 
 #[tokio::test]
+async fn a_call_that_may_become_a_task_is_sent_with_headers_that_fit() {
+    let server = Server::start().await;
+    let gateway = in_front_of(&server).await;
+    let client = Modern::new(&gateway).with_tasks();
+    assert_eq!(call(&client, json!("eu"), &[]).await, Err(MISMATCH));
+    let old = [("mcp-param-region", "eu")];
+    assert_eq!(call(&client, json!("eu"), &old).await, Ok(json!([1, 2])));
+    // The call is held here by now, so it is here that it is mended.
+    server.rename("zone");
+    assert_eq!(call(&client, json!("eu"), &old).await, Ok(json!([1, 2])));
+    assert_eq!(server.upstream.count("tools/call"), 3);
+}
+
+#[tokio::test]
 async fn the_tools_are_listed_once_for_all_who_wait() {
     let opened = gate();
     let waiting = Arc::clone(&opened);

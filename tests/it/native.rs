@@ -9,10 +9,16 @@ use crate::support::stateless::{CAPABILITIES, stateless, stream_of};
 use crate::support::{Gateway, Modern, RELATED, RawUpstream, Value, json, text_of};
 
 const ID: &str = "their own id";
+const TIME: &str = "2026-01-01T00:00:00Z";
 
-/// A server of 2025-11-25 with tasks of its own.
-async fn with_core_tasks() -> RawUpstream {
-    RawUpstream::start(|heard| {
+fn core_task(status: &str) -> Value {
+    json!({"taskId": ID, "status": status, "createdAt": TIME, "lastUpdatedAt": TIME, "ttl": 7, "pollInterval": 1,
+        "their": "word"})
+}
+
+/// A server of 2025-11-25 with tasks of its own, which asks something on the session's stream or has none.
+async fn with_core_tasks(asks: bool) -> RawUpstream {
+    RawUpstream::start(move |heard| {
         let related = json!({RELATED: {"taskId": ID}});
         let result = match heard.method.as_str() {
             "initialize" => json!({"protocolVersion": heard.body["params"]["protocolVersion"],
@@ -21,14 +27,14 @@ async fn with_core_tasks() -> RawUpstream {
             "tools/list" => json!({"tools": [{"name": "a", "inputSchema": {"type": "object"},
                 "execution": {"taskSupport": "required"}}]}),
             "tools/call" if heard.body["params"]["task"].is_object() => {
-                json!({"task": {"taskId": ID, "status": "working", "ttl": null}, "_meta": related})
+                json!({"task": core_task("working"), "_meta": related})
             }
-            "tasks/get" | "tasks/cancel" => json!({"taskId": ID, "status": "cancelled", "their": "word"}),
+            "tasks/get" | "tasks/cancel" => core_task("cancelled"),
             "tasks/result" => json!({"content": [], "_meta": related}),
-            "tasks/list" => json!({"tasks": [{"taskId": ID}], "nextCursor": "theirs"}),
-            _ if heard.http_method == "GET" => {
-                let status =
-                    json!({"jsonrpc": "2.0", "method": "notifications/tasks/status", "params": {"taskId": ID}});
+            "tasks/list" => json!({"tasks": [core_task("failed")], "nextCursor": "theirs"}),
+            _ if asks && heard.http_method == "GET" => {
+                let status = json!({"jsonrpc": "2.0", "method": "notifications/tasks/status",
+                    "params": core_task("working")});
                 let question = json!({"jsonrpc": "2.0", "id": 5, "method": "elicitation/create",
                     "params": {"message": "?", "requestedSchema": {}, "_meta": related}});
                 return Some(vec![
@@ -52,8 +58,8 @@ async fn with_core_tasks() -> RawUpstream {
 async fn with_extension() -> RawUpstream {
     let capabilities = json!({"tools": {}, "extensions": {TASKS: {"their": "settings"}}});
     stateless(capabilities, |heard| {
-        let task = json!({"taskId": ID, "status": "working", "createdAt": "2026-01-01T00:00:00Z",
-            "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": null});
+        let task = json!({"taskId": ID, "status": "working", "createdAt": TIME, "lastUpdatedAt": TIME, "ttlMs": 7,
+            "pollIntervalMs": 1});
         let declares = heard.claim(CAPABILITIES)["extensions"][TASKS].is_object();
         Some(match heard.method.as_str() {
             "tools/call" if declares => {
@@ -89,7 +95,7 @@ async fn native(upstream: &RawUpstream) -> Gateway {
 
 #[tokio::test]
 async fn core_tasks_of_the_server_pass_with_all_that_is_said_of_them() {
-    let upstream = with_core_tasks().await;
+    let upstream = with_core_tasks(false).await;
     let gateway = native(&upstream).await;
     let declared = json!({"tasks": {"requests": {"elicitation": {"create": {}}}}, "elicitation": {}});
     let client = gateway.client().capabilities(declared.clone()).open().await;
@@ -101,7 +107,7 @@ async fn core_tasks_of_the_server_pass_with_all_that_is_said_of_them() {
 
     let params = json!({"name": "a", "task": {"ttl": 7}, "_meta": {RELATED: {"taskId": "another"}}});
     let created = client.result("tools/call", params.clone()).await;
-    assert_eq!(created["task"], json!({"taskId": ID, "status": "working", "ttl": null}));
+    assert_eq!(created["task"], core_task("working"));
     assert_eq!(upstream.heard("tools/call", 1).await[0].body["params"], params);
 
     let named = json!({"taskId": ID});
@@ -111,7 +117,7 @@ async fn core_tasks_of_the_server_pass_with_all_that_is_said_of_them() {
         assert_eq!(upstream.heard(method, 1).await[0].body["params"], named);
     }
     let listed = client.result("tasks/list", json!({"cursor": "mine"})).await;
-    assert_eq!(listed, json!({"tasks": [{"taskId": ID}], "nextCursor": "theirs"}));
+    assert_eq!(listed, json!({"tasks": [core_task("failed")], "nextCursor": "theirs"}));
     assert_eq!(upstream.heard("tasks/list", 1).await[0].body["params"], json!({"cursor": "mine"}));
     // Nothing was made here.
     assert_eq!(gateway.metrics().await.value("taskgate_tasks_created_total", &[]), 0.0);
@@ -119,11 +125,11 @@ async fn core_tasks_of_the_server_pass_with_all_that_is_said_of_them() {
 
 #[tokio::test]
 async fn what_the_server_tells_and_asks_of_its_tasks_passes() {
-    let upstream = with_core_tasks().await;
+    let upstream = with_core_tasks(true).await;
     let gateway = native(&upstream).await;
     let client = gateway.open().await;
     let mut stream = client.listen().await;
-    assert_eq!(stream.message().await["params"], json!({"taskId": ID}));
+    assert_eq!(stream.message().await["params"], core_task("working"));
     let question = stream.message().await;
     assert_eq!(question["params"]["_meta"], json!({RELATED: {"taskId": ID}}));
     let answer = json!({"action": "accept", "_meta": {RELATED: {"taskId": ID}}});
@@ -170,7 +176,7 @@ async fn the_servers_tasks_are_listened_to_at_the_server() {
 
 #[tokio::test]
 async fn between_the_eras_there_are_nobodys_tasks() {
-    let upstream = with_core_tasks().await;
+    let upstream = with_core_tasks(false).await;
     let gateway = native(&upstream).await;
     let modern = Modern::new(&gateway).with_tasks();
     let discovered = modern.result("server/discover", json!({})).await;
@@ -203,7 +209,7 @@ async fn without_that_word_the_servers_tasks_are_hidden_and_the_gateways_stand_i
     assert_eq!(client.request("tasks/get", json!({"taskId": ID})).await.refusal(), (200, -32602));
     assert_eq!(upstream.count("tasks/get"), 0);
 
-    let upstream = with_core_tasks().await;
+    let upstream = with_core_tasks(false).await;
     let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     let client = gateway.open().await;
     assert_eq!(client.welcome["capabilities"]["tasks"]["requests"], json!({"tools": {"call": {}}}));

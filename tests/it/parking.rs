@@ -341,28 +341,40 @@ async fn asks_whatever_is_declared(tool: &'static str) -> RawUpstream {
 
 #[tokio::test]
 async fn lists_and_completions_ask_nothing() {
-    let server = RawUpstream::start(|heard| {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = RawUpstream::start(move |heard| {
         let is_asking = matches!(heard.method.as_str(), "tools/list" | "completion/complete");
         is_asking.then(|| {
             let question =
                 json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}});
             let result =
                 if heard.method == "tools/list" { r#"{"tools":[]}"# } else { r#"{"completion":{"values":[]}}"# };
-            vec![events_head(), event(&question.to_string()), event(&heard.answer(result)), last_chunk()]
+            let answer = event(&heard.answer(result));
+            vec![events_head(), event(&question.to_string()), Step::Gate(Arc::clone(&held)), answer, last_chunk()]
         })
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
     let client = asking(&gateway);
-    assert_eq!(client.result("tools/list", json!({})).await["tools"], json!([]));
     let argument = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
-    client.result("completion/complete", argument).await;
-    // Nothing was declared for them, so that a server has nothing to ask; one that asks all the same is refused.
+    for (count, (method, params)) in
+        [("tools/list", json!({})), ("completion/complete", argument)].into_iter().enumerate()
+    {
+        let is_refusal =
+            |heard: &&super::support::raw_upstream::Heard| heard.body["id"] == "q" && heard.method.is_empty();
+        let refused = server.until(move |heard| heard.iter().filter(is_refusal).count() > count);
+        let (result, refused) = tokio::join!(client.result(method, params), async {
+            let refused = refused.await;
+            open.add_permits(1);
+            refused
+        });
+        assert_eq!(result["resultType"], "complete");
+        assert_eq!(refused.iter().rfind(is_refusal).unwrap().body["error"]["code"], -32601);
+    }
+    // Nothing was declared for them, so that a server has nothing to ask.
     let initialized = server.heard("initialize", 2).await;
     assert!(initialized.iter().all(|heard| heard.body["params"]["capabilities"] == json!({})));
-    server
-        .until(|heard| heard.iter().filter(|heard| heard.body["id"] == "q" && heard.method.is_empty()).count() == 2)
-        .await;
 }
 
 #[tokio::test]
@@ -426,8 +438,8 @@ async fn a_url_that_is_declined_or_cannot_be_asked_for_ends_the_call() {
     let server = needs_a_url().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
     let asked = asking(&gateway).call("x", json!({})).await;
-    let declined = asking(&gateway).error("tools/call", retry("x", &asked, &[json!({"action": "decline"})])).await;
-    assert_eq!(declined.1["code"], -32602);
+    let declined = asking(&gateway).result("tools/call", retry("x", &asked, &[json!({"action": "decline"})])).await;
+    assert_eq!(declined["isError"], true);
     assert_eq!(server.count("tools/call"), 1);
     let server = needs_a_url().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;

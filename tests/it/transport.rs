@@ -351,6 +351,33 @@ async fn foreign_pages_and_names_are_turned_away() {
 }
 
 #[tokio::test]
+async fn pages_of_allowed_origins_may_ask_beforehand_and_read_answers() {
+    let gateway = Gateway::start().await;
+    let client = gateway.client().silent();
+    let asked = |origin: &str| {
+        let headers = client.headers_with(&[
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "content-type, mcp-param-region"),
+        ]);
+        client.send(Method::OPTIONS, headers, Bytes::new())
+    };
+    let mut connection = Connection::open(gateway.address).await;
+    let preflight = "OPTIONS /mcp HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:3000\r\n\
+                     access-control-request-method: POST\r\naccess-control-request-headers: mcp-param-region\r\n\r\n";
+    connection.send(preflight).await;
+    let granted = connection.answer().await;
+    assert_eq!(granted.status, 204);
+    let field = |name: &str| granted.field(name).unwrap_or_default().to_owned();
+    assert_eq!(field("access-control-allow-origin"), "http://localhost:3000");
+    assert!(field("access-control-allow-headers").ends_with("mcp-param-region"));
+    assert_eq!(asked("http://evil.example").await.unwrap().status, StatusCode::FORBIDDEN);
+    let answer = client.post_with(&[("origin", "http://localhost:3000")], PING).await;
+    assert_eq!(answer.header("access-control-allow-origin"), Some("http://localhost:3000"));
+    assert_eq!(answer.header("vary"), Some("Origin"));
+}
+
+#[tokio::test]
 async fn listed_pages_and_names_replace_the_loopback_ones() {
     let keys = "allowed_origins: [\"https://app.example.com\"], allowed_hosts: [mcp.example.com]";
     let gateway = Gateway::setup().listen(keys).start().await;

@@ -52,7 +52,7 @@ impl Gateway {
                     tracing::debug!(?failed, "a session hears of no changes");
                 }
             };
-            drop(session.ended.run_until_cancelled(listening).await);
+            session.ended.run_until_cancelled(listening).await;
         });
     }
 
@@ -175,7 +175,7 @@ async fn tell(route: &Route, session: &Arc<Session>, feed: &Feed) {
             }
         }
     };
-    drop(session.ended.run_until_cancelled(telling).await);
+    session.ended.run_until_cancelled(telling).await;
     session.bridge.listening.current.lock().await.feed = None;
 }
 

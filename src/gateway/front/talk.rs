@@ -5,6 +5,7 @@ mod ending;
 mod parked;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -24,6 +25,8 @@ use super::parking::Place;
 use super::ready::Ready;
 use super::refusal::{refusal, required};
 
+/// How long a question waits for those that were sent with it.
+const TOGETHER: Duration = Duration::from_millis(20);
 /// Why an upstream's call is given up.
 const GONE: &str = "the client went away";
 
@@ -124,6 +127,9 @@ impl<'j> Talk<'j> {
         let may_be_task = matches!(job.course, Course::Open { .. });
         let params = super::without_context(&job.params, self.session.terms.upstream.version);
         let params = params.filter(|_| &*job.method == "completion/complete").unwrap_or_else(|| job.params.clone());
+        // The client's own headers fit what was known of the tool; it may have changed since.
+        let mirrors = job.tool.is_some() && !self.session.terms.upstream.version.has_sessions();
+        let refresh = if mirrors { job.gateway.mirror_anew(&job.route, &job.params) } else { None };
         let mut exchange = Exchange::new(Dispatch {
             gateway: Arc::clone(&job.gateway),
             route: Arc::clone(&job.route),
@@ -134,7 +140,7 @@ impl<'j> Talk<'j> {
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
             log_level: job.log_level.clone(),
-            refresh: None,
+            refresh,
             places,
         });
         // The client's own affair, until the call is a task.
@@ -146,7 +152,7 @@ impl<'j> Talk<'j> {
     pub(super) async fn run(mut self, mut client: Client) -> Left {
         loop {
             let mut step = match self.turn(&mut client).await {
-                Turn::Happened(happening) => self.happened(happening, &mut client),
+                Turn::Happened(happening) => self.happened(happening, &mut client).await,
                 Turn::Due => Step::Task,
                 Turn::Again => Step::Again,
                 Turn::Stopped(Stop::Gone) => {
@@ -156,7 +162,7 @@ impl<'j> Talk<'j> {
                 Turn::Stopped(Stop::Fault(fault)) => Step::Refuse(fault.into()),
             };
             if let Step::Task = step {
-                client = match self.into_task(client).await {
+                client = match self.become_task(client).await {
                     Some(client) => client,
                     None => return Left::Nothing,
                 };
@@ -199,6 +205,10 @@ impl<'j> Talk<'j> {
         if let Some(end) = self.ended.take() {
             return Turn::Happened(Happening::Ended(end));
         }
+        // Also when something else has happened at the same moment: what is to be a task at once is one.
+        if self.due.is_some_and(|due| due <= Instant::now()) {
+            return Turn::Due;
+        }
         let Some(exchange) = &mut self.exchange else { return Turn::Again };
         let kill = &self.job.gateway.kill;
         tokio::select! {
@@ -212,7 +222,7 @@ impl<'j> Talk<'j> {
         }
     }
 
-    fn happened(&mut self, happening: Happening, client: &mut Client) -> Step {
+    async fn happened(&mut self, happening: Happening, client: &mut Client) -> Step {
         match happening {
             Happening::Notified { method, params } => {
                 client.tell(&method, params.as_deref());
@@ -223,7 +233,7 @@ impl<'j> Talk<'j> {
                     return Step::On;
                 }
                 // Whatever else is asked at the same time goes with it.
-                if let Some(end) = self.take_what_is_there(Some(client)) {
+                if let Some(end) = self.take_the_rest(client).await {
                     return self.ended(end);
                 }
                 if self.on_question { Step::Task } else { Step::Ask }
@@ -238,21 +248,19 @@ impl<'j> Talk<'j> {
         }
     }
 
-    /// Takes what has happened already, without waiting; the end, if it is that.
-    fn take_what_is_there(&mut self, mut client: Option<&mut Client>) -> Option<End> {
-        use futures_util::FutureExt;
+    /// Takes what happens together with a question; the end, if it is that. A server with sessions sends each of its
+    /// questions by itself, and a question that misses its round costs the client another one.
+    async fn take_the_rest(&mut self, client: &mut Client) -> Option<End> {
+        let comes_apart = !self.on_question && self.session.terms.upstream.version.has_sessions();
+        let patience = if comes_apart { TOGETHER } else { Duration::ZERO };
         loop {
             let exchange = self.exchange.as_mut()?;
-            match exchange.next().now_or_never()? {
+            match tokio::time::timeout(patience, exchange.next()).await.ok()? {
                 Happening::Asked { id, method, params } => drop(self.take_question(id, method, params)),
                 Happening::Withdrawn(id) => {
                     self.asked.retain(|question| question.id != id);
                 }
-                Happening::Notified { method, params } => {
-                    if let Some(client) = client.as_deref_mut() {
-                        client.tell(&method, params.as_deref());
-                    }
-                }
+                Happening::Notified { method, params } => client.tell(&method, params.as_deref()),
                 Happening::Undeclared { .. } | Happening::Settled(_) => {}
                 Happening::Ended(end) => return Some(end),
             }

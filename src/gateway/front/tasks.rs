@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::gateway::exchange::Happening;
-use crate::gateway::held::{Draft, HeldCall, Record, failed};
+use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Chain, Fault, Kind};
 use crate::gateway::tools::Making;
@@ -91,7 +91,7 @@ impl Job {
             Kind::Fault(fault) => failed(*fault),
             other => {
                 let error = other.to_error();
-                Finish::errored("upstream_error", error.to_json().into(), Some(error.message.into()))
+                Finish::errored(UPSTREAM_ERROR, error.to_json().into(), Some(error.message.into()))
             }
         };
         end(self, task, finish).await;
@@ -100,7 +100,7 @@ impl Job {
 
 impl Talk<'_> {
     /// Makes the call a task and hands it out; the client comes back when it can't be one.
-    pub(super) async fn into_task(&mut self, client: Client) -> Option<Client> {
+    pub(super) async fn become_task(&mut self, client: Client) -> Option<Client> {
         let task = match self.job.make_task(self.session.number).await {
             Ok(task) => task,
             Err(kind) => {

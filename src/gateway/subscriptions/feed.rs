@@ -35,7 +35,6 @@ use super::inbox::{Change, Inbox};
 /// What is declared to a server that is asked after its own tasks.
 const WITH_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const KNOWS_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 /// How long to wait before a stream is opened again, the first time.
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest wait, after several failures.
@@ -206,6 +205,14 @@ impl Upstream {
     }
 }
 
+/// Takes a change to whoever hears of it. What is known of tools may not be true any more.
+fn tell(inbox: &Inbox, route: &Route, method: &str, params: Option<&str>) {
+    if Method::parse(method) == Method::ToolsListChanged {
+        route.schemas.forget();
+    }
+    inbox.offer(method, params);
+}
+
 /// The next message of a stream, read.
 async fn next(messages: &mut Messages, id: &Id, filter: &Filter) -> Said {
     let message = match messages.next().await {
@@ -270,7 +277,7 @@ impl Keeper {
         match said {
             Said::Told { method, params } => {
                 self.failures = 0;
-                self.inbox.offer(&method, params.as_deref());
+                tell(&self.inbox, &self.upstream.route, &method, params.as_deref());
             }
             Said::Acknowledged(_) | Said::Nothing => {}
             Said::Ended => self.lost(true),
@@ -326,7 +333,7 @@ impl Keeper {
                 tokio::select! {
                     opened = &mut opening => break opened,
                     said = said_by(&mut self.stream, &self.filter) => match said {
-                        Said::Told { method, params } => self.inbox.offer(&method, params.as_deref()),
+                        Said::Told { method, params } => tell(&self.inbox, &self.upstream.route, &method, params.as_deref()),
                         Said::Acknowledged(_) | Said::Nothing => {}
                         Said::Ended | Said::Refused(_) => self.stream = None,
                     },
@@ -353,7 +360,7 @@ impl Keeper {
     fn drain(&mut self) {
         use futures_util::FutureExt as _;
         while let Some(Said::Told { method, params }) = said_by(&mut self.stream, &self.filter).now_or_never() {
-            self.inbox.offer(&method, params.as_deref());
+            tell(&self.inbox, &self.upstream.route, &method, params.as_deref());
         }
     }
 

@@ -59,7 +59,10 @@ def _configuration(listen: str, admin: str, upstream: dict[str, Any], more: dict
     route = {"name": "interop", "path": "/mcp", "upstream": upstream, "tasks": {"poll_interval": "200ms"}}
     for section, keys in more.items():
         route[section] = route.get(section, {}) | keys
-    return {"listen": {"address": listen}, "admin": {"address": admin}, "routes": [route]}
+    # Calls that nobody waits for are left over here and there: the gateway has to be gone before it is killed.
+    return {
+        "listen": {"address": listen}, "admin": {"address": admin}, "shutdown": {"drain": "5s"}, "routes": [route],
+    }
 
 
 def _with_keys() -> dict[str, Any]:

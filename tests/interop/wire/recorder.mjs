@@ -13,7 +13,8 @@ const { values } = parseArgs({
   options: { port: { type: 'string' }, target: { type: 'string' }, log: { type: 'string' } },
 })
 const target = new URL(values.target)
-const agent = new Agent({ keepAlive: true, maxSockets: Infinity })
+// A connection for each exchange: one that the server closes just when it is used again would be the recorder's fault.
+const agent = new Agent({ keepAlive: false, maxSockets: Infinity })
 let exchanges = 0
 
 const write = (line) => appendFileSync(values.log, `${JSON.stringify({ ...line, at: Date.now() })}\n`)

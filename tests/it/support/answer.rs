@@ -12,7 +12,9 @@ use taskgate::sse::{Event, Framer};
 use super::within;
 
 /// The fields that may be on any answer; everything else would be a leak.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 13] = [
+    "access-control-allow-origin",
+    "access-control-expose-headers",
     "allow",
     "cache-control",
     "content-length",
@@ -21,6 +23,7 @@ const FIELDS: [&str; 10] = [
     "mcp-session-id",
     "retry-after",
     "transfer-encoding",
+    "vary",
     "www-authenticate",
     "x-accel-buffering",
 ];

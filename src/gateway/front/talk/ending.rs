@@ -104,7 +104,7 @@ impl Talk<'_> {
             result = &page;
         }
         let permitted = (&*self.job.method == "tools/list").then(|| only_permitted(result, &self.job.route.tools));
-        let result = permitted.flatten().map_or_else(|| result.to_owned(), |permitted| permitted);
+        let result = permitted.flatten().unwrap_or_else(|| result.to_owned());
         let projected = project::result_for_modern(&self.job.method, &result, self.server_info().as_deref());
         Ok(Step::Answer(Ok(projected.ok_or(Fault::UpstreamProtocol)?)))
     }

@@ -132,7 +132,7 @@ async fn a_server_of_the_other_era_is_told_by_its_silence_its_end_or_its_answer_
     {
         let mut stdio = stdio(script);
         if script.contains("do :;") {
-            std::sync::Arc::get_mut(&mut stdio.config).unwrap().probe_timeout = Duration::from_millis(50);
+            Arc::get_mut(&mut stdio.config).unwrap().probe_timeout = Duration::from_millis(50);
         }
         let answer = timeout(LIMIT, stdio.discover("{}")).await.unwrap();
         assert!(matches!(answer, Err(Error::Refused { .. } | Error::Protocol(_))), "{script}: {answer:?}");

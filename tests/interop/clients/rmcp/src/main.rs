@@ -407,5 +407,7 @@ async fn gives_up(options: &Options, there: &Connection) -> Outcome {
     let running = tokio::spawn(async move { peer.call_tool(call).await });
     options.begun().await?;
     running.abort();
+    // Nothing tells when the notification has left, and the client must not be gone before.
+    sleep(Duration::from_secs(1)).await;
     Ok(())
 }
