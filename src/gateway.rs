@@ -267,7 +267,7 @@ impl Gateway {
     /// [`Rejection`] with the request's id where there is one.
     pub async fn post(self: &Arc<Self>, call: &mut Call, asked: &mut Asked) -> Result<Answer, Rejection> {
         let body = std::mem::take(&mut call.body);
-        match Message::parse(&body) {
+        match Message::parse_with_id(&body) {
             Ok(message) => self.message(call, &body, message, asked).await,
             // Rare and large: every request would have room for it.
             Err(Defect::Batch) => Box::pin(self.batch(call, &body)).await,
@@ -279,7 +279,7 @@ impl Gateway {
         self: &Arc<Self>,
         call: &mut Call,
         body: &Bytes,
-        message: Message<'_>,
+        (message, id_text): (Message<'_>, Option<&str>),
         asked: &mut Asked,
     ) -> Result<Answer, Rejection> {
         match message {
@@ -290,7 +290,7 @@ impl Gateway {
                     Some(params) => Params::read(params).map_err(|defect| Kind::Malformed(defect).answering(&id))?,
                     None => Params::default(),
                 };
-                let request = Request { id, name, method, params, body };
+                let request = Request { id, id_text: id_text.unwrap_or_default(), name, method, params, body };
                 self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
             }
             Message::Notification { method, params } => {
@@ -454,6 +454,8 @@ impl Gateway {
 /// A request as it was read.
 struct Request<'a> {
     id: Id,
+    /// Its text where it stands in the body.
+    id_text: &'a str,
     /// The method as it is written.
     name: Cow<'a, str>,
     method: Method,
@@ -549,6 +551,7 @@ mod tests {
             Fault::UpstreamTooLarge,
             Fault::OutcomeUnknown,
             Fault::Deadline { started: true },
+            Fault::InputTimeout,
             Fault::Shutdown,
             Fault::Store,
         ];

@@ -150,6 +150,14 @@ impl<'a> Message<'a> {
     /// [`Defect::Syntax`] when the bytes are not JSON in UTF-8, [`Defect::Batch`] for an array and
     /// [`Defect::Invalid`] for JSON that is no single message, repeats a member that decides, or has an unusable id.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Defect> {
+        Self::parse_with_id(bytes).map(|(message, _)| message)
+    }
+
+    /// The same, with the text of the id where it stands in the message, for [`spliced`].
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    pub fn parse_with_id(bytes: &'a [u8]) -> Result<(Self, Option<&'a str>), Defect> {
         match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => {}
             Some(b'[') => return Err(Defect::Batch),
@@ -161,7 +169,9 @@ impl<'a> Message<'a> {
                 });
             }
         }
-        serde_json::from_slice::<Envelope<'a>>(bytes).map_err(|error| Defect::from_serde(&error))?.classify()
+        let envelope = serde_json::from_slice::<Envelope<'a>>(bytes).map_err(|error| Defect::from_serde(&error))?;
+        let id = envelope.id.map(RawValue::get);
+        Ok((envelope.classify()?, id))
     }
 
     /// The method, unless this is a response.
@@ -172,6 +182,25 @@ impl<'a> Message<'a> {
             Self::Response { .. } => None,
         }
     }
+}
+
+/// A text in which some parts, each given as the slice of it that it is, are replaced, and all else is as it was. `None`
+/// where one is no slice of it or two overlap.
+#[must_use]
+pub fn spliced<const N: usize>(text: &[u8], mut changes: [(&str, &str); N]) -> Option<Bytes> {
+    let start = text.as_ptr().addr();
+    changes.sort_unstable_by_key(|(part, _)| part.as_ptr().addr());
+    let added: usize = changes.iter().map(|(_, new)| new.len()).sum();
+    let mut out = Vec::with_capacity(text.len() + added);
+    let mut from = 0;
+    for (part, new) in changes {
+        let place = part.as_ptr().addr().checked_sub(start)?;
+        out.extend_from_slice(text.get(from..place)?);
+        out.extend_from_slice(new.as_bytes());
+        from = place + part.len();
+    }
+    out.extend_from_slice(text.get(from..)?);
+    Some(out.into())
 }
 
 /// Splits a batch into its members' texts (2025-03-26 basic, "Batching").

@@ -233,6 +233,12 @@ pub fn last_message(events: Bytes) -> Option<Vec<u8>> {
 #[must_use]
 pub fn write_event(id: Option<&str>, data: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(data.len() + 16 + id.map_or(0, |id| id.len() + 5));
+    push_event(&mut out, id, data);
+    out.freeze()
+}
+
+/// The same, after what there is already.
+pub fn push_event(out: &mut BytesMut, id: Option<&str>, data: &[u8]) {
     if let Some(id) = id {
         out.extend_from_slice(b"id: ");
         out.extend_from_slice(id.as_bytes());
@@ -251,7 +257,6 @@ pub fn write_event(id: Option<&str>, data: &[u8]) -> Bytes {
         }
     }
     out.extend_from_slice(b"\n");
-    out.freeze()
 }
 
 /// Writes an event that gives an id and says how soon to come back, and has no message (2025-11-25 transports, "Sending

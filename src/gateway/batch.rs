@@ -117,9 +117,9 @@ impl Gateway {
     async fn post_member(self: &Arc<Self>, mut call: Call) -> Result<Answer, Rejection> {
         let body = std::mem::take(&mut call.body);
         let mut asked = Asked::Unread;
-        match Message::parse(&body) {
+        match Message::parse_with_id(&body) {
             // 2025-03-26 lifecycle, "Initialization": never part of a batch.
-            Ok(Message::Request { id, method, .. }) if Method::parse(&method) == Method::Initialize => {
+            Ok((Message::Request { id, method, .. }, _)) if Method::parse(&method) == Method::Initialize => {
                 Err(Kind::Unusable("`initialize` can't be part of a batch").answering(&id))
             }
             Ok(message) => self.message(&mut call, &body, message, &mut asked).await,

@@ -410,6 +410,11 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.give_up();
+        let postings = std::mem::take(&mut self.postings);
+        if !postings.is_empty() {
+            // The upstream may wait for them, whatever has become of the call.
+            self.gateway.jobs.spawn("postings", postings.for_each(|_| std::future::ready(())));
+        }
         self.session.live().held.remove(&self.key);
         Gateway::listen_no_more(&self.session);
     }

@@ -40,6 +40,8 @@ pub(super) struct Manner {
     pub(super) deadline: Option<std::time::Duration>,
     /// `params` in place of the client's.
     pub(super) params: Option<String>,
+    /// `rewrite` leaves complete results as they are.
+    pub(super) keeps_complete: bool,
     /// The upstream does tasks itself, and may see what is said of them.
     pub(super) passes_tasks: bool,
 }
@@ -132,6 +134,7 @@ impl Gateway {
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
             rewrite: manner.rewrite.clone(),
+            keeps_complete: manner.keeps_complete || manner.rewrite.is_none(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,
@@ -235,20 +238,37 @@ fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
 
 /// The request as the upstream gets it.
 fn outgoing(request: &Request<'_>, plan: &Plan, manner: &Manner, headers: HeaderMap) -> Outgoing {
-    let mut body = match &manner.params {
-        Some(params) => with_params(request, params),
-        None if !manner.passes_tasks && request.params.speaks_of_tasks() => without_tasks(request),
-        None => request.body.clone(),
+    let changed = match &manner.params {
+        Some(params) => Some(with_params(request, params)),
+        None if !manner.passes_tasks && request.params.speaks_of_tasks() => Some(without_tasks(request)),
+        None => None,
     };
-    let mut progress_token = request.params.progress_token();
-    if let Some(minted) = &plan.minted {
-        progress_token = progress_token.map(|_| minted.id.as_json().into());
-        body = with_minted(body, minted);
-    }
+    let (body, progress_token) = match (&plan.minted, changed) {
+        (None, changed) => (changed.unwrap_or_else(|| request.body.clone()), request.params.progress_token()),
+        (Some(minted), changed) => {
+            let body = match changed {
+                Some(body) => with_minted(body, minted),
+                None => minted_in_place(request, minted).unwrap_or_else(|| with_minted(request.body.clone(), minted)),
+            };
+            (body, minted.token.as_ref().map(|_| minted.id.as_json().into()))
+        }
+    };
     Outgoing { kind: MessageKind::Request { id: plan.upstream_id().clone(), progress_token }, body, headers }
 }
 
-/// The request under the id, and the token, that no other client's has.
+/// The request as it was written but for the id, and the token, that no other client's has. `None` where its token is not
+/// in one place.
+fn minted_in_place(request: &Request<'_>, minted: &Minted) -> Option<Bytes> {
+    let own = minted.id.as_json();
+    match &minted.token {
+        None => jsonrpc::spliced(request.body, [(request.id_text, own)]),
+        Some(_) => {
+            jsonrpc::spliced(request.body, [(request.id_text, own), (request.params.only_progress_token()?, own)])
+        }
+    }
+}
+
+/// The same for a request that was written anew.
 fn with_minted(body: Bytes, minted: &Minted) -> Bytes {
     let whole = || -> Option<String> {
         let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;

@@ -38,6 +38,10 @@ pub(super) enum Era {
 /// # Errors
 /// When body and header contradict each other so that it is of neither.
 pub(super) fn of_request(method: Method, params: &Params<'_>, header: &VersionHeader) -> Result<Era, Kind> {
+    if header.is_modern() && method != Method::Initialize {
+        // With its claims or without: the first rung names what is missing.
+        return Ok(Era::Modern);
+    }
     let is_claimed = envelope::is_claimed(params.meta);
     match (method, is_claimed, header.is_modern()) {
         (Method::Initialize, true, false) if claims_legacy(params) => Ok(Era::Legacy),
@@ -45,7 +49,6 @@ pub(super) fn of_request(method: Method, params: &Params<'_>, header: &VersionHe
         (Method::Initialize, false, true) => {
             Err(mismatch("`initialize` is not part of the version that MCP-Protocol-Version names"))
         }
-        // A modern request without its claims: the first rung names what is missing.
         (_, false, true) | (Method::Discover, false, false) => Ok(Era::Modern),
         (_, false, false) => Ok(Era::Legacy),
     }

@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Object, Outcome, code, raw_string};
+use crate::jsonrpc::{Message, Object, Outcome, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
-use crate::mcp::input::{ResultType, is_typed};
+use crate::mcp::input::{ResultType, is_plainly_complete, is_typed};
 use crate::mcp::method::Method;
 use crate::mcp::project::{self, HopError};
 use crate::mcp::version::ProtocolVersion;
@@ -26,7 +26,7 @@ use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
 use super::session::{Session, Terms};
 use super::tools::{called_tool, only_permitted};
-use super::{Gateway, Request, Route, ladder};
+use super::{Gateway, Request, Route, ladder, schemas};
 
 impl Gateway {
     /// The table of the modern era.
@@ -139,13 +139,15 @@ impl Gateway {
         };
         let checks =
             Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
-        let manner = Manner { rewrite: Some(Arc::new(move |outcome| checks.look(outcome))), params, ..manner };
+        let keeps_complete = checks.inner.is_none();
+        let rewrite: Rewrite = Arc::new(move |outcome| checks.look(outcome));
+        let manner = Manner { rewrite: Some(rewrite), keeps_complete, params, ..manner };
         let route = Arc::clone(&call.route);
         let answered = self.forward(call, session, request, manner).await;
         if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
             route.schemas.forget();
         }
-        answered.map_err(of_stateless)
+        answered.and_then(with_its_status).map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -176,7 +178,9 @@ pub(super) fn params_for_upstream(
     envelope: &Envelope<'_>,
     state: Option<String>,
 ) -> Option<String> {
-    if !envelope.has_tasks && !request.params.speaks_of_tasks() && state.is_none() {
+    // The capability of the core dialect means nothing here, but is there to be seen.
+    let names_tasks = envelope.has_tasks || envelope.capabilities.contains("\"tasks\"");
+    if !names_tasks && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
     let mut params = Object::parse(request.params.whole?.get()).ok()?;
@@ -238,9 +242,7 @@ pub(super) fn discovered(result: &str, tasks: TasksOf) -> Option<String> {
 /// A page of tools without those that the route denies and those whose annotations are not valid; `None` when it can pass
 /// as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope").
 fn permitted_tools(result: &str, route: &Route) -> Option<String> {
-    let dropped =
-        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
-    let valid = project::without_invalid_tools(result, dropped);
+    let valid = schemas::without_invalid(result);
     let shown =
         if route.tools.permits_all() { None } else { only_permitted(valid.as_deref().unwrap_or(result), &route.tools) };
     let shown = shown.or(valid)?;
@@ -278,15 +280,14 @@ impl Checks {
 
     /// `None` for a result that is complete. Most are, and are known to be without being read.
     fn look_at_result(&self, result: &str) -> Option<Rewritten> {
-        let may_be = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
-        if !may_be(b"\"resultType\"") && !is_typed(result) {
+        if is_plainly_complete(result.as_bytes()) {
+            return None;
+        }
+        if !is_typed(result) {
             // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
             self.gateway.looked_legacy(&self.route);
             let complete = project::result_for_modern("", result, None);
             return Some(complete.map_or(Rewritten::Same, Rewritten::Result));
-        }
-        if !may_be(b"\"input_required\"") && !may_be(b"\"task\"") {
-            return None;
         }
         let broken = || Some(Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json()));
         match (ResultType::of(result), &self.binding) {
@@ -328,7 +329,31 @@ pub(super) fn of_stateless(kind: Kind) -> Kind {
         Kind::Upstream { error, .. } if project::code_of(&error) == Some(code::METHOD_NOT_FOUND) => {
             Kind::UpstreamNoMethod(error)
         }
+        Kind::Upstream { error, .. } if is_of_this_era(&error) => {
+            Kind::Upstream { status: StatusCode::BAD_REQUEST, error }
+        }
         Kind::Upstream { status, error } => Kind::Upstream { status, error: error_for_client(&error).into() },
         other => other,
     }
+}
+
+/// Whether an error is one that this era brought and that a client may see: over HTTP it is a 400.
+fn is_of_this_era(error: &str) -> bool {
+    matches!(HopError::of(error), Some(HopError::MissingCapability | HopError::HeaderMismatch))
+}
+
+/// An error becomes a refusal where it has a status of its own (2026-07-28 basic, "Error Codes"): over stdio a server
+/// can't say it.
+fn with_its_status(answer: Answer) -> Result<Answer, Kind> {
+    let Answer::Json { message, .. } = &answer else { return Ok(answer) };
+    let may_be = |code: &[u8]| memchr::memmem::find(message, code).is_some();
+    if !may_be(b"-3202") && !may_be(b"-32601") {
+        return Ok(answer);
+    }
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(message) else {
+        return Ok(answer);
+    };
+    let error: Box<str> = error.get().into();
+    let is_refusal = is_of_this_era(&error) || project::code_of(&error) == Some(code::METHOD_NOT_FOUND);
+    if is_refusal { Err(Kind::Upstream { status: StatusCode::OK, error }) } else { Ok(answer) }
 }

@@ -57,6 +57,12 @@ impl<'a> Params<'a> {
         Object::parse(meta).ok()?.get("progressToken").map(Into::into)
     }
 
+    /// The same where it stands in the message; `None` where more than one does.
+    pub(super) fn only_progress_token(&self) -> Option<&'a str> {
+        let meta = Object::parse(self.meta?.get()).ok()?;
+        if meta.repeats("progressToken") { None } else { meta.original("progressToken") }
+    }
+
     /// Whether there is anything that an upstream must not see (design: invariant 8).
     pub(super) fn speaks_of_tasks(&self) -> bool {
         self.task.is_some() || self.meta.is_some_and(|meta| meta.get().contains(RELATED_TASK_WORD))

@@ -31,6 +31,7 @@ use super::rejection::{Chain, Fault, Kind};
 
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
+use plan::Look;
 pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Rewritten, Sending};
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
@@ -271,16 +272,17 @@ impl Relay {
             return;
         }
         let data = event.data.as_deref().unwrap_or_default();
-        if plan.is_withheld(data) {
-            return withheld();
-        }
+        let (rewritten, is_answer) = match plan.look(data) {
+            Look::Withheld => return withheld(),
+            Look::Response(message) => (Some(message), true),
+            Look::Progress(message) => (Some(message), false),
+            Look::Same => (None, false),
+        };
         let is_array = data.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        let rewritten = plan.changed(data);
         let id = event.id.as_deref().filter(|_| may_resume).map(|id| format!("{UPSTREAM_EVENT}{id}"));
         if let Some(message) = rewritten {
-            self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
-            self.answered |= is_response(&message, &plan.id);
-            self.last.set(&message, false);
+            sse::push_event(&mut self.out, id.as_deref(), &message);
+            self.answered |= is_answer;
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
@@ -300,10 +302,11 @@ impl Relay {
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
-        if self.plan.as_ref().is_some_and(|plan| plan.is_withheld(message)) {
-            return withheld();
-        }
-        let rewritten = self.plan.as_ref().and_then(|plan| plan.changed(message));
+        let rewritten = match self.plan.as_ref().map_or(Look::Same, |plan| plan.look(message)) {
+            Look::Withheld => return withheld(),
+            Look::Response(message) | Look::Progress(message) => Some(message),
+            Look::Same => None,
+        };
         let message = rewritten.as_ref().unwrap_or(message);
         self.out.extend_from_slice(&sse::write_event(None, message));
         self.answered = self.answered || self.plan.as_ref().is_some_and(|plan| answers(message, &plan.id));

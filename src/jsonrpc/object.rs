@@ -40,6 +40,15 @@ impl<'a> Object<'a> {
         self.members.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.get())
     }
 
+    /// The same as it stands in the text that was read; `None` also where it was set since.
+    #[must_use]
+    pub fn original(&self, name: &str) -> Option<&'a str> {
+        match self.members.iter().rev().find(|(key, _)| key == name) {
+            Some((_, Cow::Borrowed(value))) => Some(value.get()),
+            _ => None,
+        }
+    }
+
     /// Whether a member occurs more than once.
     #[must_use]
     pub fn repeats(&self, name: &str) -> bool {

@@ -139,3 +139,18 @@ fn ids_are_equal_however_they_are_spelled() {
     assert_ne!(of("1"), of("\"1\""));
     assert_ne!(of(r#""\\u0061""#), of(r#""a""#));
 }
+
+#[test]
+fn parts_are_replaced_where_they_stand_and_all_else_stays() {
+    let text = r#" {"id" : 7,"params":{"t":"x","id":7}} "#;
+    let (message, id) = (text.as_bytes(), &text[9..10]);
+    let token = &text[26..29];
+    let whole = |changed: Option<Bytes>| changed.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
+    assert_eq!(whole(spliced(message, [])).as_deref(), Some(text));
+    let expected = r#" {"id" : 81,"params":{"t":"","id":7}} "#;
+    assert_eq!(whole(spliced(message, [(token, "\"\""), (id, "81")])).as_deref(), Some(expected));
+    assert_eq!(spliced(message, [("7", "8")]), None, "it is another text's");
+    assert_eq!(spliced(message, [(id, "8"), (&text[8..10], "9")]), None, "they overlap");
+    let (_, found) = Message::parse_with_id(br#"{"method":"a","id" : 7,"jsonrpc":"2.0"}"#).unwrap();
+    assert_eq!(found, Some("7"));
+}

@@ -36,8 +36,11 @@ impl ClientCapabilities {
     /// # Errors
     /// When the text is no JSON object.
     pub fn read(capabilities: &str) -> Result<Self, Defect> {
+        if capabilities == "{}" {
+            return Ok(Self::default());
+        }
         let all = Object::parse(capabilities)?;
-        let inside = |name: &str| Object::parse(all.get(name).unwrap_or("{}")).unwrap_or_default();
+        let inside = |name: &str| all.get(name).and_then(|inside| Object::parse(inside).ok()).unwrap_or_default();
         let elicitation = inside("elicitation");
         let url = elicitation.get("url").is_some();
         Ok(Self {

@@ -2,6 +2,9 @@
 //! like (2026-07-28 patterns, "Multi Round-Trip Requests").
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use crate::jsonrpc::{Object, string_value};
 
@@ -42,6 +45,18 @@ impl ResultType {
 #[must_use]
 pub fn is_typed(result: &str) -> bool {
     declared_type(result).is_some()
+}
+
+/// Whether a result, or the message that it is part of, says that it is complete, and says so in the plainest form: such a
+/// one need not be read. `false` decides nothing.
+#[must_use]
+pub fn is_plainly_complete(result: &[u8]) -> bool {
+    // Made once: making one costs more than searching a short result.
+    static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"resultType\""));
+    let mut places = NAME.find_iter(result);
+    let (Some(place), None) = (places.next(), places.next()) else { return false };
+    let value = result.get(place + NAME.needle().len()..).and_then(|rest| rest.trim_ascii_start().strip_prefix(b":"));
+    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"\"complete\""))
 }
 
 fn declared_type(result: &str) -> Option<String> {
@@ -234,6 +249,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_plainly_complete_is_complete() {
+        for plain in [r#"{"resultType":"complete"}"#, r#"{"a":[1],"resultType" :	"complete","b":{}}"#] {
+            assert!(is_plainly_complete(plain.as_bytes()) && ResultType::of(plain) == ResultType::Complete);
+        }
+        for other in [
+            "{}",
+            r#"{"resultType":"task"}"#,
+            r#"{"resultType":"completed"}"#,
+            r#"{"resultType":["complete"]}"#,
+            r#"{"resultType":"complete","resultType":"task"}"#,
+            r#"{"a":{"resultType":"complete"},"resultType":"input_required"}"#,
+            r#"{"text":"\"resultType\":\"complete\""}"#,
+            r#"{"text":"resultType","x":"complete"}"#,
+            r#"["resultType"]"#,
+            r#"{"resultType""#,
+        ] {
+            assert!(!is_plainly_complete(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
     fn a_result_says_what_it_is_and_an_old_one_is_complete() {
         for (result, kind) in [
             (r#"{"content":[]}"#, ResultType::Complete),
@@ -342,8 +378,8 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_too_odd_to_be_read(text in "\\PC*|[\\[\\]{}\":,a-z0-9]{0,40}") {
-            let _ = (InputRequired::read(&text), responses(&text), check_response("elicitation/create", &text));
-            let _ = ResultType::of(&text);
+            drop((InputRequired::read(&text), responses(&text), check_response("elicitation/create", &text)));
+            prop_assert!(InputRequired::read(&text).is_err() || ResultType::of(&text) != ResultType::Task);
         }
     }
 }

@@ -84,6 +84,8 @@ label! {
         OutcomeUnknown => "outcome_unknown",
         /// Out of time.
         Deadline => "deadline",
+        /// Nobody answered a question without which the call could not go on.
+        InputTimeout => "input_timeout",
         /// The gateway was stopped.
         Shutdown => "shutdown",
         /// The store failed.
@@ -130,6 +132,8 @@ label! {
         Polls => "polls",
         /// The upstream's queue is full.
         UpstreamQueue => "upstream_queue",
+        /// Too many of a caller's calls wait for their client's answers.
+        ParkedCalls => "parked_calls",
         /// No more sessions.
         Sessions => "sessions",
         /// No or bad credentials.

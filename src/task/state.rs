@@ -220,7 +220,7 @@ impl State {
 
 impl Ending {
     /// The status in the core dialect, the one place that maps it: there `isError: true` is `failed` (2025-11-25 tasks,
-    /// "Task Status"). The extension calls the same ending `completed`, and must map [`Ending`] itself.
+    /// "Task Status"). The extension calls the same ending `completed`, and maps [`Ending`] itself.
     #[must_use]
     pub fn status(self) -> Status {
         match self {

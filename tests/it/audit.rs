@@ -9,7 +9,7 @@ use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::support::{Gateway, Value, json};
+use crate::support::{Gateway, Modern, Value, json};
 
 /// Everything that is logged on this thread, on which the whole test runs.
 #[derive(Clone, Default)]
@@ -68,6 +68,10 @@ async fn each_change_of_a_task_and_its_first_read_is_one_line() {
     client.cancel(&cancelled).await;
     let failed = client.start("fail", json!({"text": "s3cret-failure"})).await;
     client.until(&failed, "failed").await;
+    // In the other era the result comes with the task.
+    let modern = Modern::new(&gateway).with_tasks().caller("ann");
+    modern.task(&failed).await;
+    modern.task(&failed).await;
     let lines = log.audit();
     let of = |id: &str| -> Vec<Value> { lines.iter().filter(|line| line["task"] == id).cloned().collect() };
     let steps = |id: &str| -> Vec<(String, String)> {
@@ -97,6 +101,7 @@ async fn each_change_of_a_task_and_its_first_read_is_one_line() {
         assert_eq!((&line["route"], &line["tool"]), (&json!("main"), &json!("ask")), "{line}");
     }
     assert_eq!(of(&id).iter().filter(|line| line["event"] == "result_read").count(), 1, "{lines:?}");
+    assert_eq!(of(&failed).iter().filter(|line| line["event"] == "result_read").count(), 1, "{lines:?}");
     // In no line at all, whatever its level, is what anybody said, or how they showed who they are.
     let text = log.text();
     assert!(text.lines().count() > 20);

@@ -6,16 +6,17 @@ use std::collections::HashSet;
 use futures_util::{StreamExt, stream};
 use taskgate::demo::server::{Era, Fault, Options};
 
-use crate::support::{Client, Gateway, Modern, Value, json, text_of};
+use crate::support::{Client, Gateway, Modern, Setup, Value, json, text_of};
 
 const ERAS: [Era; 3] = [Era::Legacy, Era::Modern, Era::Both];
 /// A task at once.
 const AT_ONCE: &str = "defer: 0s, questions: in_task";
 
-/// A gateway in front of a server of that era, with two callers.
+/// A gateway in front of a server of that era, with two callers and two routes.
 async fn gateway(era: Era) -> Gateway {
     let options = Options { era, ..Options::default() };
-    Gateway::setup().server(options).tasks(AT_ONCE).callers(&["acme/ada", "acme/bob"]).start().await
+    let setup = Gateway::setup().server(options).tasks(AT_ONCE).callers(&["acme/ada", "acme/bob"]);
+    setup.second_route().start().await
 }
 
 /// The same caller in both eras.
@@ -201,6 +202,8 @@ async fn somebody_else_s_task_does_not_exist_in_either_era() {
             assert_eq!(errors[0].refusal(), (200, -32602), "{method}");
             assert_eq!(errors[0].error, errors[1].error, "{method}");
         }
+        let elsewhere = Modern::new(&gateway).with_tasks().caller("ada").path("/second");
+        assert_eq!(elsewhere.request("tasks/get", json!({"taskId": id})).await.refusal(), (200, -32602));
         assert_eq!(modern.task(id).await["status"], "input_required");
     }
     // Who does not declare the extension is told so before anything is looked up.
@@ -210,56 +213,77 @@ async fn somebody_else_s_task_does_not_exist_in_either_era() {
     }
 }
 
-/// Two clients of different eras with the same ids and progress tokens, thousands of calls at once: each answer, and each
-/// step of progress, comes to its owner.
+/// What each client calls, and what it must get for that.
+fn params(owner: &str, number: u64) -> Value {
+    match number % 4 {
+        0 => {
+            // As many steps as no other call around has.
+            let sections = 1 + number % 3 + if owner == "legacy" { 0 } else { 3 };
+            let meta = json!({"progressToken": number});
+            json!({"name": "report", "arguments": {"seconds": 0, "sections": sections}, "_meta": meta})
+        }
+        _ => json!({"name": "echo", "arguments": {"text": format!("{owner} {number}")}}),
+    }
+}
+
+#[track_caller]
+fn check(owner: &str, number: u64, messages: &[Value]) {
+    let (response, news) = messages.split_last().unwrap();
+    assert_eq!(response["id"], number, "{owner}");
+    match number % 4 {
+        0 => {
+            let sections = params(owner, number)["arguments"]["sections"].as_u64().unwrap();
+            assert_eq!(text_of(response), format!("The report has {sections} sections."), "{owner} {number}");
+            let steps: Vec<u64> = news.iter().filter_map(|told| told["params"]["progress"].as_u64()).collect();
+            assert_eq!(steps, (1..=sections).collect::<Vec<_>>(), "{owner} {number}: {news:?}");
+            assert!(news.iter().all(|told| told["params"]["progressToken"] == number), "{news:?}");
+        }
+        _ => assert_eq!((text_of(response), news.len()), (format!("{owner} {number}").as_str(), 0)),
+    }
+}
+
+/// Two clients of different eras with the same ids and progress tokens, many calls at once: each answer, and each step of
+/// progress, comes to its owner.
+async fn collide(gateway: &Gateway, calls: u64) {
+    let (legacy, modern) = (gateway.open_as("ada").await, Modern::new(gateway).caller("bob"));
+    let of_legacy = stream::iter(1..=calls).for_each_concurrent(32, |number| {
+        let legacy = &legacy;
+        async move {
+            let call =
+                json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params("legacy", number)});
+            check("legacy", number, &legacy.post(call.to_string()).await.messages().await);
+        }
+    });
+    let of_modern = stream::iter(1..=calls).for_each_concurrent(32, |number| {
+        let modern = &modern;
+        async move {
+            let answer = modern.open_with(&[], json!(number), "tools/call", params("modern", number)).await;
+            check("modern", number, &answer.messages().await);
+        }
+    });
+    tokio::join!(of_legacy, of_modern);
+}
+
+fn for_two() -> Setup {
+    Gateway::setup().callers(&["acme/ada", "acme/bob"]).tasks("defer: never").upstream("max_in_flight: 64")
+}
+
 #[tokio::test]
 async fn colliding_ids_and_tokens_of_two_eras_are_kept_apart() {
-    const CALLS: u64 = 1000;
     for era in ERAS {
-        let options = Options { era, ..Options::default() };
-        let setup = Gateway::setup().server(options).callers(&["acme/ada", "acme/bob"]);
-        let gateway = setup.tasks("defer: never").upstream("max_in_flight: 64").start().await;
-        let (legacy, modern) = (gateway.open_as("ada").await, Modern::new(&gateway).caller("bob"));
-        let params = |owner: &str, number: u64| match number % 4 {
-            // Progress of its own: as many steps as only this owner has.
-            0 => {
-                let sections = 1 + number % 3 + if owner == "legacy" { 0 } else { 3 };
-                let meta = json!({"progressToken": number});
-                json!({"name": "report", "arguments": {"seconds": 0, "sections": sections}, "_meta": meta})
-            }
-            _ => json!({"name": "echo", "arguments": {"text": format!("{owner} {number}")}}),
-        };
-        let check = |owner: &str, number: u64, messages: &[Value]| {
-            let (response, news) = messages.split_last().unwrap();
-            assert_eq!(response["id"], number, "{owner}");
-            match number % 4 {
-                0 => {
-                    let sections = params(owner, number)["arguments"]["sections"].as_u64().unwrap();
-                    assert_eq!(text_of(response), format!("The report has {sections} sections."), "{owner} {number}");
-                    assert_eq!(news.len() as u64, sections, "{owner} {number}: {news:?}");
-                    assert!(news.iter().all(|told| told["params"]["progressToken"] == number), "{news:?}");
-                }
-                _ => assert_eq!((text_of(response), news.len()), (format!("{owner} {number}").as_str(), 0)),
-            }
-        };
-        let of_legacy = stream::iter(1..=CALLS).for_each_concurrent(32, |number| {
-            let (legacy, check, params) = (&legacy, &check, params("legacy", number));
-            async move {
-                let body = json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params});
-                check("legacy", number, &legacy.post(body.to_string()).await.messages().await);
-            }
-        });
-        let of_modern = stream::iter(1..=CALLS).for_each_concurrent(32, |number| {
-            let (modern, check, params) = (&modern, &check, params("modern", number));
-            async move {
-                let answer = modern.open_with(&[], json!(number), "tools/call", params).await;
-                check("modern", number, &answer.messages().await);
-            }
-        });
-        tokio::join!(of_legacy, of_modern);
+        let gateway = for_two().server(Options { era, ..Options::default() }).start().await;
+        collide(&gateway, 1000).await;
         let seen = gateway.upstream.stats();
         let calls = seen.tool("echo").finished + seen.tool("report").finished;
-        assert_eq!((calls, seen.tool("echo").cancelled), (2 * CALLS, 0), "{era:?}");
+        assert_eq!((calls, seen.tool("echo").cancelled), (2000, 0), "{era:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_over_pipes() {
+    for era in ["legacy", "modern", "both"] {
+        let gateway = for_two().stdio(&["--era", era]).start().await;
+        collide(&gateway, 500).await;
     }
 }
 
@@ -356,6 +380,8 @@ async fn a_server_that_breaks_is_told_of_in_the_dialect_of_the_reader() {
             let params = json!({"name": "report", "arguments": arguments, "_meta": {"progressToken": 1}});
             let reply = plain(&gateway).request("tools/call", params).await;
             assert_eq!(reply.refusal(), (200, -32603), "{era:?} {fault:?}");
+            let begun = matches!(fault, Fault::Reset | Fault::EndEarly);
+            assert_eq!((reply.is_events(), reply.events.len()), (begun, usize::from(begun)), "{era:?} {fault:?}");
             assert_eq!(reply.error["data"]["reason"], reason, "{era:?} {fault:?}");
             ran += 2 * runs;
             assert_eq!(gateway.upstream.stats().tool("report").started, ran, "{era:?} {fault:?}");

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use crate::support::raw_upstream::{bare, json_body, whole};
+use crate::support::raw_upstream::{Heard, bare, gate, json_body, whole};
 use crate::support::stateless::{CAPABILITIES, LEVEL, calling, stateless};
 use crate::support::{Gateway, RawUpstream, Value, json, text_of};
 
@@ -106,7 +106,9 @@ async fn lists_lose_what_the_other_era_added_and_say_what_can_be_a_task() {
     let upstream = stateless(json!({"tools": {}, "prompts": {}}), |heard| {
         let page = json!({"tools": [{"name": "a", "inputSchema": {"type": "object"},
             "outputSchema": {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "number"}}}},
-            {"name": "admin_x", "inputSchema": {}}],
+            {"name": "admin_x", "inputSchema": {}},
+            // Nobody could call this one: numbers have no form for a header.
+            {"name": "bad", "inputSchema": {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}}],
             "nextCursor": "2", "ttlMs": 1000, "cacheScope": "public",
             "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}, "com.example/k": 1}});
         let prompts = json!({"prompts": [], "ttlMs": 1, "cacheScope": "private"});
@@ -273,4 +275,40 @@ async fn answers_to_questions_that_nobody_asked_are_refused() {
     assert_eq!(client.post(unread.to_string()).await.status, StatusCode::ACCEPTED);
     client.notify("notifications/roots/list_changed", json!({})).await;
     assert_eq!(upstream.count("notifications/roots/list_changed"), 0);
+}
+
+#[tokio::test]
+async fn a_tool_that_wants_other_headers_than_it_did_is_called_again_with_those() {
+    let strict = |heard: &Heard| heard.headers.get("mcp-param-region").is_some_and(|region| region == "eu");
+    let changed = gate();
+    let has_changed = changed.clone();
+    let upstream = stateless(json!({"tools": {}}), move |heard| match heard.method.as_str() {
+        "tools/list" => {
+            let region = if has_changed.available_permits() > 0 {
+                json!({"type": "string", "x-mcp-header": "Region"})
+            } else {
+                json!({"type": "string"})
+            };
+            let schema = json!({"type": "object", "properties": {"region": region}});
+            let page = json!({"tools": [{"name": "a", "inputSchema": schema}], "ttlMs": 60000, "cacheScope": "public"});
+            Some(vec![json_body(&heard.completes(page))])
+        }
+        "tools/call" if has_changed.available_permits() > 0 && !strict(heard) => {
+            let error = json!({"code": -32020, "message": "Mcp-Param-Region is missing"});
+            Some(vec![heard.refuses(400, &error)])
+        }
+        _ => None,
+    })
+    .await;
+    let gateway = in_front_of(&upstream).await;
+    let client = gateway.open().await;
+    let arguments = json!({"region": "eu"});
+    assert_eq!(text_of(&client.call("a", arguments.clone()).await), "usual");
+    assert!(!strict(&upstream.heard("tools/call", 1).await[0]));
+    changed.add_permits(1);
+    assert_eq!(text_of(&client.call("a", arguments.clone()).await), "usual");
+    // Refused once, which ran nothing, and from then on known.
+    assert_eq!(upstream.count("tools/call"), 3);
+    assert_eq!(text_of(&client.call("a", arguments).await), "usual");
+    assert_eq!(upstream.count("tools/call"), 4);
 }

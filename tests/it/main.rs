@@ -12,7 +12,6 @@
 
 mod support;
 
-mod across;
 mod audit;
 mod bad_messages;
 mod both_eras;
@@ -24,8 +23,10 @@ mod bridge_tasks;
 mod broken_gateways;
 mod bulk;
 mod callers;
+mod calling;
 mod deferral;
 mod eras;
+mod extension;
 mod faithful;
 mod faults;
 mod front;
@@ -45,6 +46,7 @@ mod progress;
 mod questions;
 mod restart;
 mod rounds;
+mod rounds_in_tasks;
 mod routing;
 mod servers;
 mod sessions;

@@ -7,6 +7,8 @@ use taskgate::demo::server::{Era, Options};
 
 use crate::support::Gateway;
 use crate::support::modern::{MODERN, Modern, TASKS};
+use crate::support::raw_upstream::json_body;
+use crate::support::stateless::{calling, stream_of};
 
 async fn start() -> Gateway {
     Gateway::setup().server(Options { era: Era::Modern, ..Options::default() }).start().await
@@ -69,4 +71,65 @@ async fn a_client_that_goes_away_has_cancelled() {
     assert_eq!(answer.message().await["method"], "notifications/progress");
     drop(answer);
     gateway.seen(|stats| stats.tool("report").cancelled == 1).await;
+}
+
+#[tokio::test]
+async fn a_request_arrives_as_it_was_written_under_an_id_and_a_token_of_the_gateways() {
+    let gateway = start().await;
+    let client = Modern::new(&gateway);
+    let claims = format!(
+        r#""io.modelcontextprotocol\/protocolVersion":"{MODERN}","io.modelcontextprotocol/clientCapabilities":{{"x":1.10}}"#
+    );
+    for token in ["", r#""progressToken" : "t\u0031","#, r#""a":{"progressToken":3},"progressToken":"t","#] {
+        let written = format!(
+            " {{\"zz\" : [1E3 , -0],\r\n\"params\":{{\"y\":{{\"id\":\"\\u0031\"}},\"name\":\"echo\",\"arguments\":{{\"text\":\"\\u00e9\\/é\"}},\"_meta\":{{{token}\"vendor/x\":1.0,{claims}}}}},\"method\":\"tools/call\",\"id\":\"\\u0031\" ,\"jsonrpc\":\"2.0\",\"after\":null}}\n"
+        );
+        let headers = client.headers("tools/call", &json!({"name": "echo"}));
+        let answer = client.send(headers, &[], written.clone()).await.unwrap();
+        assert_eq!(answer.response().await["id"], "1");
+        let arrived = String::from_utf8(gateway.upstream.stats().last_body.to_vec()).unwrap();
+        let (_, rest) = arrived.split_once("call\",\"id\":").unwrap();
+        let (id, _) = rest.split_once(' ').unwrap();
+        assert!(id.parse::<u64>().is_ok(), "{arrived}");
+        let expected = written.replace("call\",\"id\":\"\\u0031\"", &format!("call\",\"id\":{id}"));
+        let expected = expected.replace("\"t\\u0031\"", id).replace("\"t\"", id);
+        assert_eq!(arrived, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_complete_result_passes_byte_for_byte_under_the_clients_id() {
+    let upstream = calling(|heard| {
+        let arguments = &heard.body["params"]["arguments"];
+        let message = arguments["message"].as_str().unwrap_or_default().replace("ID", &heard.id);
+        if arguments["events"] == true { stream_of(&[message]) } else { vec![json_body(&message)] }
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = Modern::new(&gateway);
+    for (message, answer) in [
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"n":1.10,"resultType":"complete"}}"#,
+        r#"{"result":{"resultType" : "complete","content":[],"n":1E3},"jsonrpc":"2.0","id":ID}"#,
+        r#" {"zz":-0.0,"id": ID ,"result":{"resultType":"c\u006fmplete"},"jsonrpc":"2.0"} "#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"structuredContent":{"resultType":"task"},"resultType":"complete"}}"#,
+        r#"{"id":ID,"jsonrpc":"2.0","result":{"result\u0054ype":"complete","x":[{}]}}"#,
+    ]
+    .map(|message| (message, message.replace("ID", r#""\u0061""#)))
+    {
+        for events in [false, true] {
+            let params = client.params(json!({"name": "a", "arguments": {"message": message, "events": events}}));
+            let body = format!(r#"{{"jsonrpc":"2.0","id":"\u0061","method":"tools/call","params":{params}}}"#);
+            let came = client.send(client.headers("tools/call", &params), &[], body).await.unwrap();
+            let text = if came.is_events() { came.events().await.pop().unwrap().data } else { came.text().await };
+            assert_eq!(text, answer);
+        }
+    }
+    // What only looks like one.
+    for broken in [
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"structuredContent":{"resultType":"complete"},"resultType":"task"}}"#,
+        r#"{"result":{"resultType":"task","structuredContent":{"resultType":"complete"}},"jsonrpc":"2.0","id":ID}"#,
+    ] {
+        let reply = client.call("a", json!({"message": broken})).await;
+        assert_eq!(reply.refusal(), (200, -32603), "{reply:?}");
+    }
 }

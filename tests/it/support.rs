@@ -19,7 +19,7 @@ pub(crate) use answer::Answer;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};
-pub(crate) use gateway::Gateway;
+pub(crate) use gateway::{Gateway, Setup};
 pub(crate) use metrics::Exposition;
 pub(crate) use modern::Modern;
 pub(crate) use raw::{Connection, RawAnswer};

@@ -6,11 +6,13 @@ use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Message, Outcome};
 use crate::mcp::input::{ResultType, is_typed};
+use crate::mcp::method::Method;
 use crate::mcp::project::{error_for_legacy, result_for_legacy};
 
 use crate::gateway::exchange::End;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::relay::{Rewrite, Rewritten};
+use crate::gateway::schemas::without_invalid;
 
 use super::request::Sent;
 
@@ -65,6 +67,8 @@ impl Projection {
             tracing::warn!(?kind, "the upstream gave a result of a type that was not asked for");
             return Err(Fault::UpstreamProtocol.into());
         }
+        let valid = if *sent.method == *Method::ToolsList.as_str() { without_invalid(result) } else { None };
+        let result = valid.as_deref().unwrap_or(result);
         let projected = result_for_legacy(&sent.method, result, self.wraps).ok_or(Fault::UpstreamProtocol)?;
         let raw: &RawValue = serde_json::from_str(&projected).map_err(|_| Fault::UpstreamProtocol)?;
         Ok(match self.rewrite.as_ref().map(|rewrite| rewrite(&Outcome::Result(raw))) {

@@ -21,10 +21,9 @@ use crate::mcp::input::{InputRequest, InputRequired, ResultType, is_typed, may_a
 use crate::mcp::method::Method;
 use crate::mcp::mirror;
 use crate::mcp::project::{HopError, input_response, url_elicitations};
+use crate::metrics::label::UpstreamOutcome;
 use crate::task::Answer;
 use crate::upstream::{Error, Kind as MessageKind, Outgoing};
-
-use crate::metrics::label::UpstreamOutcome;
 
 use super::legacy::{self, Resumption};
 use super::{End, Exchange, Happening, Source};
@@ -174,9 +173,8 @@ impl Exchange {
     /// The upstream's response: the end, or a round.
     pub(super) fn responded(&mut self, message: &Bytes) {
         let end = End::Answered(message.clone());
-        let outcome = match Message::parse(message) {
-            Ok(Message::Response { outcome, .. }) => outcome,
-            _ => return self.end(End::Fault(Fault::UpstreamProtocol)),
+        let Ok(Message::Response { outcome, .. }) = Message::parse(message) else {
+            return self.end(End::Fault(Fault::UpstreamProtocol));
         };
         match outcome {
             Outcome::Error(error) => self.refused(error.get(), end),

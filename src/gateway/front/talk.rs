@@ -5,6 +5,7 @@ mod ending;
 mod parked;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -24,6 +25,8 @@ use super::parking::Place;
 use super::ready::Ready;
 use super::refusal::{refusal, required};
 
+/// How long a question waits for those that were sent with it.
+const TOGETHER: Duration = Duration::from_millis(20);
 /// Why an upstream's call is given up.
 const GONE: &str = "the client went away";
 
@@ -149,7 +152,7 @@ impl<'j> Talk<'j> {
     pub(super) async fn run(mut self, mut client: Client) -> Left {
         loop {
             let mut step = match self.turn(&mut client).await {
-                Turn::Happened(happening) => self.happened(happening, &mut client),
+                Turn::Happened(happening) => self.happened(happening, &mut client).await,
                 Turn::Due => Step::Task,
                 Turn::Again => Step::Again,
                 Turn::Stopped(Stop::Gone) => {
@@ -219,7 +222,7 @@ impl<'j> Talk<'j> {
         }
     }
 
-    fn happened(&mut self, happening: Happening, client: &mut Client) -> Step {
+    async fn happened(&mut self, happening: Happening, client: &mut Client) -> Step {
         match happening {
             Happening::Notified { method, params } => {
                 client.tell(&method, params.as_deref());
@@ -230,7 +233,7 @@ impl<'j> Talk<'j> {
                     return Step::On;
                 }
                 // Whatever else is asked at the same time goes with it.
-                if let Some(end) = self.take_what_is_there(Some(client)) {
+                if let Some(end) = self.take_the_rest(client).await {
                     return self.ended(end);
                 }
                 if self.on_question { Step::Task } else { Step::Ask }
@@ -245,21 +248,19 @@ impl<'j> Talk<'j> {
         }
     }
 
-    /// Takes what has happened already, without waiting; the end, if it is that.
-    fn take_what_is_there(&mut self, mut client: Option<&mut Client>) -> Option<End> {
-        use futures_util::FutureExt;
+    /// Takes what happens together with a question; the end, if it is that. A server with sessions sends each of its
+    /// questions by itself, and a question that misses its round costs the client another one.
+    async fn take_the_rest(&mut self, client: &mut Client) -> Option<End> {
+        let comes_apart = !self.on_question && self.session.terms.upstream.version.has_sessions();
+        let patience = if comes_apart { TOGETHER } else { Duration::ZERO };
         loop {
             let exchange = self.exchange.as_mut()?;
-            match exchange.next().now_or_never()? {
+            match tokio::time::timeout(patience, exchange.next()).await.ok()? {
                 Happening::Asked { id, method, params } => drop(self.take_question(id, method, params)),
                 Happening::Withdrawn(id) => {
                     self.asked.retain(|question| question.id != id);
                 }
-                Happening::Notified { method, params } => {
-                    if let Some(client) = client.as_deref_mut() {
-                        client.tell(&method, params.as_deref());
-                    }
-                }
+                Happening::Notified { method, params } => client.tell(&method, params.as_deref()),
                 Happening::Undeclared { .. } | Happening::Settled(_) => {}
                 Happening::Ended(end) => return Some(end),
             }

@@ -37,10 +37,7 @@ impl<'a> Conversation<'a> {
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
         // A call that became a task under way may have asked already.
-        let mut questions_end = match self.read_record(true).await {
-            Some(end) => end,
-            None => return End::Over,
-        };
+        let Some(mut questions_end) = self.read_record(true).await else { return End::Over };
         loop {
             tokio::select! {
                 happening = self.exchange.next() => if let Some(end) = self.take(happening).await { return end },

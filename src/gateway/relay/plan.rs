@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -14,7 +16,8 @@ use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
 use crate::gateway::{Gate, Gateway, Route};
-use crate::jsonrpc::{self, Id, Message, Object, Outcome};
+use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::mcp::input::is_plainly_complete;
 use crate::metrics::Counted;
 use crate::tenant::fair::Permit;
 use crate::upstream::Body;
@@ -72,6 +75,8 @@ pub(in crate::gateway) struct Plan {
     pub split_batches: bool,
     /// What to do with the result.
     pub rewrite: Option<Rewrite>,
+    /// It leaves complete results as they are.
+    pub keeps_complete: bool,
     /// When to give up.
     pub deadline: Instant,
     /// How long the answer may be silent.
@@ -106,29 +111,66 @@ impl Plan {
 
     /// The message with what is to be changed in it, if it is one of those that are.
     pub(super) fn changed(&self, message: &[u8]) -> Option<Bytes> {
-        if self.rewrite.is_none() && self.minted.is_none() {
-            return None;
+        match self.look(message) {
+            Look::Response(message) | Look::Progress(message) => Some(message),
+            Look::Same | Look::Withheld => None,
         }
-        match Message::parse(message).ok()? {
-            Message::Response { id: Some(answered), outcome } if answered == *self.upstream_id() => {
-                match self.rewrite.as_ref().map_or(Rewritten::Same, |rewrite| rewrite(&outcome)) {
-                    Rewritten::Result(result) => return Some(jsonrpc::response(&self.id, &result)),
-                    Rewritten::Error(error) => return Some(jsonrpc::raw_error_response(Some(&self.id), &error)),
-                    Rewritten::Same => {}
-                }
+    }
+
+    /// Looks at a message, once for all there is to find out.
+    pub(super) fn look(&self, message: &[u8]) -> Look {
+        if self.rewrite.is_none() && self.minted.is_none() && !self.is_stateless {
+            return Look::Same;
+        }
+        if let Some(message) = self.unread(message) {
+            return Look::Response(message);
+        }
+        match Message::parse_with_id(message) {
+            Ok((Message::Request { .. }, _)) if self.is_stateless => Look::Withheld,
+            Ok((Message::Response { id: Some(answered), outcome }, id)) if answered == *self.upstream_id() => {
+                self.response(message, id, &outcome).map_or(Look::Same, Look::Response)
+            }
+            Ok((Message::Notification { method, params: Some(params) }, _)) if method == "notifications/progress" => {
+                self.progress(message, params).map_or(Look::Same, Look::Progress)
+            }
+            _ => Look::Same,
+        }
+    }
+
+    /// A result under the client's id, if nothing else in it can be to change. It is known by its two ends, as they are
+    /// where members stand in the usual orders, and not read: most answers are such, and some are long.
+    fn unread(&self, message: &[u8]) -> Option<Bytes> {
+        let minted = self.minted.as_ref().filter(|_| self.keeps_complete)?;
+        let (id, own) = (minted.id.as_json().as_bytes(), self.id.as_json().as_bytes());
+        let is_kept = |message: &[u8]| self.rewrite.is_none() || is_plainly_complete(message);
+        let (before, after) = match message.strip_prefix(BEFORE_ID).and_then(|rest| rest.strip_prefix(id)) {
+            Some(rest) => (BEFORE_ID, rest),
+            // The id is a number, so that what ends like this ends with the member itself and not with some text.
+            None => (message.strip_suffix(b"}")?.strip_suffix(id)?, &b"}"[..]),
+        };
+        let is_result = (after.starts_with(b",\"result\":{") && after.ends_with(b"}}"))
+            || (before.starts_with(b"{\"result\":{") && before.ends_with(b"},\"jsonrpc\":\"2.0\",\"id\":"));
+        (is_result && is_kept(message)).then(|| [before, own, after].concat().into())
+    }
+
+    /// The response, if it is to be changed: at least in its id, whose text is given, where the upstream knows another.
+    fn response(&self, message: &[u8], id: Option<&str>, outcome: &Outcome<'_>) -> Option<Bytes> {
+        match self.rewrite.as_ref().map_or(Rewritten::Same, |rewrite| rewrite(outcome)) {
+            Rewritten::Result(result) => Some(jsonrpc::response(&self.id, &result)),
+            Rewritten::Error(error) => Some(jsonrpc::raw_error_response(Some(&self.id), &error)),
+            Rewritten::Same => {
                 self.minted.as_ref()?;
-                let mut whole = Object::parse(std::str::from_utf8(message).ok()?).ok()?;
-                Some(whole.set("id", self.id.as_json()).to_json().into())
+                jsonrpc::spliced(message, [(id?, self.id.as_json())])
             }
-            Message::Notification { method, params } if method == "notifications/progress" => {
-                let Minted { id, token } = self.minted.as_ref()?;
-                let mut params = Object::parse_optional(params).ok()?;
-                let token = token.as_deref().filter(|_| params.get("progressToken") == Some(id.as_json()))?;
-                params.set("progressToken", token);
-                Some(jsonrpc::notification(&method, Some(&params.to_json())))
-            }
-            _ => None,
         }
+    }
+
+    /// A progress notification with the client's own token.
+    fn progress(&self, message: &[u8], params: &RawValue) -> Option<Bytes> {
+        let Minted { id, token } = self.minted.as_ref()?;
+        let token = token.as_deref()?;
+        let found = serde_json::from_str::<Progress<'_>>(params.get()).ok()?.token?.get();
+        if found == id.as_json() { jsonrpc::spliced(message, [(found, token)]) } else { None }
     }
 
     /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.
@@ -169,9 +211,25 @@ impl Plan {
             });
         }
     }
+}
 
-    /// Whether a message is one that this client must not see.
-    pub(super) fn is_withheld(&self, message: &[u8]) -> bool {
-        self.is_stateless && matches!(Message::parse(message), Ok(Message::Request { .. }))
-    }
+/// What every message of the two usual orders of members begins with that begins with its id.
+const BEFORE_ID: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
+
+/// What a message of the upstream's is to the client.
+pub(super) enum Look {
+    /// It passes as it is, or is for others to look at.
+    Same,
+    /// One that this client must not see.
+    Withheld,
+    /// The response to its request, as it gets it.
+    Response(Bytes),
+    /// A progress notification, as it gets it.
+    Progress(Bytes),
+}
+
+#[derive(Deserialize)]
+struct Progress<'a> {
+    #[serde(borrow, rename = "progressToken")]
+    token: Option<&'a RawValue>,
 }

@@ -116,13 +116,22 @@ async def same_both_ways(there: Connection, direct: Connection, call: dict[str, 
     expect_same(without_related_task(again), straight, "result read again")
 
 
+def without_mirrors(value: Any) -> Any:
+    """A tool without what a server of 2026-07-28 says of the headers that mirror its arguments: here it means nothing."""
+    if isinstance(value, list):
+        return [without_mirrors(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without_mirrors(item) for key, item in value.items() if key != "x-mcp-header"}
+
+
 async def lists_tools(there: Connection, direct: Connection) -> None:
     expect(there.capabilities.tasks and there.capabilities.tasks.requests, "no tasks capability")
     listed = (await there.session.list_tools()).tools
     unsupported = [t.name for t in listed if not t.execution or t.execution.taskSupport != "optional"]
     expect(not unsupported, f"not optional: {unsupported}")
     expected = (await direct.session.list_tools()).tools
-    expect_same(*([t.model_dump(mode="json", exclude={"execution"}) for t in side] for side in (listed, expected)),
+    expect_same(*([without_mirrors(t.model_dump(mode="json", exclude={"execution"})) for t in side] for side in (listed, expected)),
                 "listed tools")
 
 

@@ -104,7 +104,8 @@ async function checkTasks() {
     const { tools: expected } = await direct.client.listTools()
     const unsupported = listed.filter((tool) => tool.execution?.taskSupport !== 'optional').map((tool) => tool.name)
     expect(unsupported.length === 0, `not optional: ${unsupported}`)
-    const plain = (tool) => ({ ...tool, execution: undefined })
+    // A server of 2026-07-28 says which arguments headers mirror; here it means nothing.
+    const plain = (tool) => JSON.parse(JSON.stringify({ ...tool, execution: undefined }, (key, value) => (key === 'x-mcp-header' ? undefined : value)))
     expectSame(listed.map(plain), expected.map(plain), 'listed tools')
   })
 

@@ -220,10 +220,12 @@ export function toolCalls({ entries }, refused) {
     if (from !== 'client' || message?.method !== 'tools/call') continue
     const { name, arguments: given, inputResponses, requestState, task } = message.params ?? {}
     if (refused !== undefined && given?.label === refused) continue
-    if (inputResponses !== undefined || requestState !== undefined) continue // a further round of a call that was counted
     const key = JSON.stringify([name, given ?? {}])
-    const call = calls.get(key) ?? { asked: 0, ran: 0 }
+    const call = calls.get(key) ?? { asked: 0, rounds: 0, ran: 0 }
     calls.set(key, call)
+    // Answers without a state are for a call that went before, or for none that this server knows of.
+    if (inputResponses !== undefined && requestState === undefined) call.rounds++
+    if (inputResponses !== undefined || requestState !== undefined) continue // a further round of a call that was counted
     call.asked++
     // Refused before it could run: as a task, or with a status that says so.
     const { error } = answers[0]?.message ?? {}
@@ -234,11 +236,11 @@ export function toolCalls({ entries }, refused) {
 
 /** A call reaches the server once: never more often than it was asked for, and never less where it was not refused. */
 export function sameCalls(clients, server, refused) {
-  const none = { asked: 0, ran: 0 }
+  const none = { asked: 0, rounds: 0, ran: 0 }
   const [wanted, sent] = [clients, server].map((side) => toolCalls(side, refused))
   return [...new Set([...wanted.keys(), ...sent.keys()])]
     .map((call) => [call, wanted.get(call) ?? none, sent.get(call) ?? none])
-    .filter(([, { asked, ran }, { asked: arrived }]) => arrived > asked || arrived < ran)
+    .filter(([, { asked, rounds, ran }, { asked: arrived }]) => arrived > asked + rounds || arrived < ran)
     .map(([call, { asked, ran }, { asked: arrived }]) => `${call.slice(0, 150)} asked for ${asked} times, due ${ran} times, sent ${arrived} times`)
 }
 

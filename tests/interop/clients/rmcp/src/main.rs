@@ -15,8 +15,8 @@ use std::time::Duration;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities, ClientConfig,
     CreateMessageRequestParams, CreateMessageResult, DetailedTask, ElicitRequestParams, ElicitResult,
-    ElicitationAction, ErrorData, GetTaskParams, Implementation, ProtocolVersion, SamplingMessage, TaskPayload,
-    UpdateTaskParams,
+    ElicitationAction, ErrorData, GetTaskParams, Implementation, JsonObject, ProtocolVersion, SamplingMessage,
+    TaskPayload, UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleClient, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -166,6 +166,11 @@ fn of(result: &CallToolResult) -> Result<Value, Failure> {
     Ok(bare(&serde_json::to_value(result)?))
 }
 
+/// The result in a task as the client would have read it, had it come by itself.
+fn inlined(result: JsonObject) -> Result<Value, Failure> {
+    of(&serde_json::from_value(Value::Object(result))?)
+}
+
 fn same(actual: &Value, expected: &Value) -> Outcome {
     if actual == expected {
         return Ok(());
@@ -219,7 +224,7 @@ async fn settled(there: &Connection, call: &Value) -> Result<Value, Failure> {
         CallToolResponse::Complete(result) => of(&result),
         CallToolResponse::InputRequired(_) => of(&there.call_tool(request(call)).await?),
         CallToolResponse::Task(handle) => match drive(there, &handle.task.task_id).await?.payload {
-            TaskPayload::Completed { result } => Ok(bare(&Value::Object(result))),
+            TaskPayload::Completed { result } => inlined(result),
             other => Err(format!("ended with {other:?}").into()),
         },
         other => Err(format!("answered with {other:?}").into()),
@@ -309,7 +314,7 @@ async fn check_tasks(options: &Options, there: &Connection, direct: &Connection)
         let TaskPayload::Completed { result } = drive(there, &task_id).await?.payload else {
             return Err("it did not complete".into());
         };
-        same(&bare(&Value::Object(result)), &of(&direct.call_tool(request(&options.tools["steps"])).await?)?)
+        same(&inlined(result)?, &of(&direct.call_tool(request(&options.tools["steps"])).await?)?)
     })
     .await;
     check("a cancelled task stays cancelled", async {
@@ -381,7 +386,7 @@ async fn twenty_tasks(options: &Options, there: &Connection, direct: &Connection
         let TaskPayload::Completed { result } = drive(there, task_id).await?.payload else {
             return Err("one did not complete".into());
         };
-        same(&bare(&Value::Object(result)), &straight)?;
+        same(&inlined(result)?, &straight)?;
     }
     ids.sort();
     ids.dedup();
@@ -407,5 +412,7 @@ async fn gives_up(options: &Options, there: &Connection) -> Outcome {
     let running = tokio::spawn(async move { peer.call_tool(call).await });
     options.begun().await?;
     running.abort();
+    // Nothing tells when the notification has left, and the client must not be gone before.
+    sleep(Duration::from_secs(1)).await;
     Ok(())
 }

@@ -1,5 +1,10 @@
 //! Tasks across the eras: made in one, read, answered and cancelled in the other, in the dialect of whoever asks.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::raw_upstream::{RawUpstream, Step, event, events_head, gate, json_body, last_chunk};
+use crate::support::stateless::{calling, form};
 use crate::support::{Gateway, Modern, RELATED, Value, json, related, text_of};
 
 const ELICIT: &str = "elicitation/create";
@@ -34,23 +39,6 @@ async fn a_task_is_shown_in_the_dialect_of_whoever_asks() {
     assert_eq!((&done["resultType"], &done["result"]["resultType"]), (&json!("complete"), &json!("complete")));
     let outcome = legacy.outcome(&id).await;
     assert!(outcome["result"].get("resultType").is_none() && outcome["result"]["_meta"][RELATED].is_object());
-}
-
-/// 2025-11-25 tasks and the extension differ in what they call a tool's own failure.
-#[tokio::test]
-async fn a_tools_failure_is_completed_to_one_and_failed_to_the_other() {
-    let gateway = Gateway::start().await;
-    let (legacy, modern) = (gateway.open().await, modern(&gateway));
-    let id = legacy.start("fail", json!({"text": "no paper"})).await;
-    let theirs = legacy.until(&id, "failed").await;
-    let ours = modern.task(&id).await;
-    assert_eq!((&ours["status"], &ours["result"]["isError"]), (&json!("completed"), &json!(true)));
-    assert_eq!((&ours["statusMessage"], &theirs["statusMessage"]), (&json!("no paper"), &json!("no paper")));
-    let id = legacy.start("broken", json!({"message": "no power"})).await;
-    legacy.until(&id, "failed").await;
-    let ours = modern.task(&id).await;
-    assert_eq!((&ours["status"], &ours["error"]["message"]), (&json!("failed"), &json!("no power")));
-    assert_eq!(ours["statusMessage"], "no power");
 }
 
 #[tokio::test]
@@ -182,4 +170,63 @@ async fn without_the_extension_there_is_nothing_to_see() {
             assert_eq!(*required, json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}));
         }
     }
+}
+
+/// Each hop has its own names for a question: the server's key, the gateway's key, and an id that is neither.
+#[tokio::test]
+async fn a_round_of_a_deferred_call_is_answered_through_the_task() {
+    let open = gate();
+    let go = Arc::clone(&open);
+    let upstream = calling(move |heard| match heard.body["params"].get("inputResponses") {
+        None => {
+            let asked = heard.asks(&json!({"theirs": form("who?")}), "s3cret-state");
+            let progress = heard.progress(1).replace("\"progress\":1", "\"progress\":1,\"total\":3");
+            vec![events_head(), Step::Gate(Arc::clone(&go)), event(&progress), event(&asked), last_chunk()]
+        }
+        Some(given) => vec![json_body(&heard.tells(&given.to_string()))],
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("defer: 1ms, questions: in_task").start().await;
+    let modern = modern(&gateway);
+    let id = modern.start("a", json!({})).await;
+    assert_eq!(modern.task(&id).await["status"], "working");
+    open.add_permits(1);
+    let asked = modern.until(&id, "input_required").await;
+    // Tasks extension: progress is told in the message, and nowhere else.
+    assert_eq!(asked["statusMessage"], "1/3");
+    assert!(!asked.to_string().contains("s3cret") && !asked.to_string().contains("theirs"), "{asked}");
+    let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap();
+    modern.update(&id, json!({key.as_str(): accepted(json!({"name": "Ann"}))})).await;
+    let done = modern.until(&id, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], json!({"theirs": accepted(json!({"name": "Ann"}))}).to_string());
+    assert!(!done.to_string().contains("s3cret"), "{done}");
+    let heard = upstream.heard("tools/call", 2).await;
+    assert_eq!(heard[1].body["params"]["requestState"], "s3cret-state");
+}
+
+/// 2025-11-25 elicitation, "URL Elicitation Required Error": to the other era it is a question like any other.
+#[tokio::test]
+async fn a_url_that_must_be_visited_first_is_a_question_of_the_task() {
+    let visited = Arc::new(AtomicUsize::new(0));
+    let calls = Arc::clone(&visited);
+    let upstream = RawUpstream::calling(move |heard| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => {
+            let elicitations = json!([{"mode": "url", "elicitationId": "theirs", "url": "http://x/", "message": "m"}]);
+            let error = json!({"code": -32042, "message": "first", "data": {"elicitations": elicitations}});
+            vec![json_body(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"error\":{error}}}", heard.id))]
+        }
+        _ => vec![json_body(&heard.says("done"))],
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).tasks("defer: 0s").start().await;
+    let modern = modern(&gateway);
+    let id = modern.start("a", json!({})).await;
+    let asked = modern.until(&id, "input_required").await;
+    let (key, request) = asked["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    assert_eq!(request["params"], json!({"mode": "url", "url": "http://x/", "message": "m"}));
+    modern.update(&id, json!({key.as_str(): {"action": "accept"}})).await;
+    assert_eq!(modern.until(&id, "completed").await["result"]["content"][0]["text"], "done");
+    let heard = upstream.heard("tools/call", 2).await;
+    assert_ne!(heard[0].id, heard[1].id);
+    assert!(heard[1].body["params"].get("inputResponses").is_none());
 }
