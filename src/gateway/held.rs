@@ -35,7 +35,8 @@ pub(super) struct HeldCall {
     exchange: Option<Exchange>,
     /// Until it has the tenant's place.
     queued: Option<Queued>,
-    counted: Counted,
+    /// Counts it out when all else is over.
+    _counted: Counted,
 }
 
 /// The task's record, as the job of its call sees it.
@@ -58,6 +59,15 @@ pub(super) struct Draft {
     pub(super) exclusive: bool,
 }
 
+impl Draft {
+    /// The same call for another session.
+    fn copy(&self) -> Self {
+        let Self { params, wants_progress, headers, exclusive, refresh: _ } = self;
+        let (params, headers) = (params.clone(), headers.clone());
+        Self { params, wants_progress: *wants_progress, headers, exclusive: *exclusive, refresh: None }
+    }
+}
+
 /// How a held call came to its end.
 enum End {
     /// By what the upstream did.
@@ -78,7 +88,7 @@ impl HeldCall {
         queued: Option<Queued>,
     ) -> Self {
         let counted = Counted::new(&record.gateway, &route, &session);
-        Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
+        Self { record, route, session, draft: Some(draft), exchange: None, queued, _counted: counted }
     }
 
     /// The call of a task that was made when it had been sent already, with what it asked by then.
@@ -93,11 +103,22 @@ impl HeldCall {
         exchange.becomes(record.task.id, &record.task.owner);
         exchange.put_back(asked);
         let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
-        Self { record, route, session, draft: None, exchange: Some(exchange), queued, counted }
+        Self { record, route, session, draft: None, exchange: Some(exchange), queued, _counted: counted }
     }
 
     /// Runs the call to its end.
     pub(super) async fn run(mut self) {
+        drop(self.conclude(false).await);
+    }
+
+    /// The same, except that a call is given back whose session the upstream does not know: nothing was run, and on
+    /// another session it can be sent once more (2025-11-25 transports, "Session Management" 4).
+    pub(super) async fn run_or_return(mut self) -> Option<Draft> {
+        self.conclude(true).await
+    }
+
+    async fn conclude(&mut self, returns: bool) -> Option<Draft> {
+        let spare = self.draft.as_ref().filter(|_| returns).map(Draft::copy);
         let Record { gateway, task, .. } = &self.record;
         let deadline = gateway.clock.instant(task.deadline);
         let kill = gateway.kill.clone();
@@ -116,6 +137,10 @@ impl HeldCall {
             Ok(end) => end,
             Err(fault) => End::Fault(fault.unwrap_or(Fault::Deadline { started })),
         };
+        if matches!(end, End::Call(exchange::End::SessionGone)) && spare.is_some() {
+            self.exchange = None;
+            return spare;
+        }
         let stop_because = end.stops_because();
         if let Some(exchange) = &mut self.exchange {
             exchange.give_up();
@@ -126,7 +151,7 @@ impl HeldCall {
             (Some(exchange), Some(reason)) => exchange.cancel(reason).await,
             (exchange, _) => drop(exchange),
         }
-        drop(self.counted);
+        None
     }
 
     /// Waits for the places, sends the call and reads to the end.
@@ -142,7 +167,6 @@ impl HeldCall {
                 () = self.record.ended(&mut watch) => return End::Over,
             };
             let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
-            let draft = self.mirrored(draft).await;
             self.exchange = Some(self.send(draft, places));
         } else if self.queued.take().is_some() {
             // It is over the tenant's number of places then: nothing can take a running call back into the queue.
@@ -151,18 +175,6 @@ impl HeldCall {
         match &mut self.exchange {
             Some(exchange) => Conversation::new(&self.record, exchange).run(&mut watch).await,
             None => End::Over,
-        }
-    }
-
-    /// The draft with headers that repeat arguments, where the upstream is one that wants them.
-    fn mirrored(&self, mut draft: Draft) -> impl Future<Output = Draft> + use<> {
-        let (gateway, route) = (Arc::clone(&self.record.gateway), Arc::clone(&self.route));
-        let is_modern = !self.session.terms.upstream.version.has_sessions();
-        async move {
-            if is_modern && draft.refresh.is_none() {
-                draft.refresh = gateway.mirror_arguments(&route, &draft.params, &mut draft.headers).await;
-            }
-            draft
         }
     }
 

@@ -26,7 +26,7 @@ use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
 use super::session::{Session, Terms};
 use super::tools::{called_tool, only_permitted};
-use super::{Gateway, Request, Route, ladder};
+use super::{Gateway, Request, Route, ladder, schemas};
 
 impl Gateway {
     /// The table of the modern era.
@@ -242,9 +242,7 @@ pub(super) fn discovered(result: &str, tasks: TasksOf) -> Option<String> {
 /// A page of tools without those that the route denies and those whose annotations are not valid; `None` when it can pass
 /// as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope").
 fn permitted_tools(result: &str, route: &Route) -> Option<String> {
-    let dropped =
-        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
-    let valid = project::without_invalid_tools(result, dropped);
+    let valid = schemas::without_invalid(result);
     let shown =
         if route.tools.permits_all() { None } else { only_permitted(valid.as_deref().unwrap_or(result), &route.tools) };
     let shown = shown.or(valid)?;

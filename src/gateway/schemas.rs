@@ -201,7 +201,14 @@ impl Gateway {
         headers: &mut HeaderMap,
     ) -> Option<Refresh> {
         let (tool, arguments) = called(params)?;
-        self.shape(route, &tool).await.add_headers(arguments.as_deref(), headers);
+        match self.tools_of(route, Wanted::Any).await {
+            Some(tools) => {
+                if let Some(shape) = tools.get(&tool) {
+                    shape.add_headers(arguments.as_deref(), headers);
+                }
+            }
+            None => route.metrics.unchecked_call(),
+        }
         self.mirror_anew(route, params)
     }
 
@@ -219,11 +226,7 @@ impl Gateway {
     }
 
     async fn shape_wanted(self: &Arc<Self>, route: &Arc<Route>, tool: &str, wanted: Wanted) -> Arc<Shape> {
-        let tools = self.tools_of(route, wanted).await;
-        if tools.is_none() {
-            route.metrics.unchecked_call();
-        }
-        tools.and_then(|tools| tools.get(tool).cloned()).unwrap_or_default()
+        self.tools_of(route, wanted).await.and_then(|tools| tools.get(tool).cloned()).unwrap_or_default()
     }
 
     /// The tools, as new as wanted if they can be read; else as they were known.
@@ -320,6 +323,14 @@ impl Gateway {
         }
         Err(Error::Protocol("it did not list its tools".into()))
     }
+}
+
+/// A modern server's page of tools without those whose annotations are not valid; `None` when all are. Its clients, the
+/// gateway among them, must not show those (2026-07-28 transports, "Schema Extension").
+pub(super) fn without_invalid(result: &str) -> Option<String> {
+    let dropped =
+        |tool: &str, invalid| tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
+    project::without_invalid_tools(result, dropped)
 }
 
 /// The tool that is called, and with what, by the `params` of the call (JSON text).

@@ -35,7 +35,7 @@ use super::session::Stream;
 use super::{Gateway, Request, Route, ladder, owner};
 use feed::Feed;
 use inbox::Change;
-use tasks::Watched;
+use tasks::{Shown, Watched};
 use watcher::{Watchers, Watching};
 
 /// Streams of one caller. Those who are not authenticated are one caller.
@@ -240,8 +240,11 @@ impl Teller {
                     None => return true,
                 },
                 // What changed in the time of one write is told once.
-                task = next_task(&mut self.watched, &gateway.ledger) => {
-                    (Method::TasksNotification.as_str().into(), Some(task))
+                shown = next_task(&mut self.watched, &gateway.ledger) => {
+                    if shown.has_outcome {
+                        gateway.note_read(&shown.task).await;
+                    }
+                    (Method::TasksNotification.as_str().into(), Some(shown.params))
                 }
             };
             if !self.sending.send(&method, params.as_deref()).await {
@@ -266,9 +269,29 @@ impl Sending {
     }
 }
 
-async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> String {
+async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> Shown {
     match watched {
         Some(watched) => watched.next(ledger).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_streams_of_a_caller_are_counted_until_they_end() {
+        let subscriptions = Subscriptions::default();
+        let caller = |name: &str| Principal::of_api_key("acme".into(), name.into());
+        let (alice, bob) = (caller("alice"), caller("bob"));
+        let mut streams: Vec<Admitted> = (0..MAX_STREAMS).map(|_| subscriptions.admit(&alice).unwrap()).collect();
+        assert!(matches!(subscriptions.admit(&alice), Err(Kind::Quota { reason: "subscriptions", .. })));
+        assert!(subscriptions.admit(&bob).is_ok());
+        streams.pop();
+        let last = subscriptions.admit(&alice).unwrap();
+        assert!(subscriptions.admit(&alice).is_err());
+        drop((streams, last));
+        assert!(subscriptions.open.lock().unwrap().is_empty());
     }
 }

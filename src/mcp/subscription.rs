@@ -116,8 +116,8 @@ impl Filter {
     pub fn everything(&self) -> Vec<(&'static str, Option<String>)> {
         let lists = [(self.tools, TOOLS_CHANGED), (self.prompts, PROMPTS_CHANGED), (self.resources, RESOURCES_CHANGED)];
         let lists = lists.into_iter().filter(|(wanted, _)| *wanted).map(|(_, method)| (method, None));
-        let updated = |uri: &Box<str>| (RESOURCE_UPDATED, Some(format!("{{\"uri\":{}}}", raw_string(uri))));
-        lists.chain(self.uris.iter().map(updated)).collect()
+        let updated = |uri: &str| (RESOURCE_UPDATED, Some(format!("{{\"uri\":{}}}", raw_string(uri))));
+        lists.chain(self.uris.iter().map(|uri| updated(uri))).collect()
     }
 
     /// As it stands in `notifications`, of a request or of an acknowledgement.

@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use crate::support::raw_upstream::{Step, event, events_head, gate, json_body, last_chunk};
+use crate::support::raw_upstream::{Step, chunk, event, events_head, gate, json_body, last_chunk};
 use crate::support::stateless::{calling, form};
 use crate::support::{Answer, Client, Gateway, RawUpstream, Value, json, text_of, within};
 
@@ -186,6 +186,23 @@ async fn large_results_come_as_json_or_whole_on_their_stream() {
     // It is too large to be kept for a second reader, who is told so.
     let rest = client.get(Some(&event_id)).await.response().await;
     assert_eq!((&rest["id"], &rest["error"]["code"]), (&json!(id), &json!(-32603)));
+}
+
+#[tokio::test]
+async fn everything_of_a_long_stream_reaches_a_client_that_reads_it() {
+    const LINES: usize = 20_000;
+    let upstream = calling(|heard| {
+        let text = "x".repeat(200);
+        let lines: String = (0..LINES).map(|_| format!("data: {}\n\n", said(&text))).collect();
+        vec![events_head(), chunk(&lines), event(&heard.tells("done")), last_chunk()]
+    })
+    .await;
+    let gateway = in_front_of(&upstream).await;
+    let client = gateway.open().await;
+    let (answer, _) = begin(&client, json!({"name": "a"})).await;
+    let messages = answer.messages().await;
+    assert_eq!(messages.len(), LINES + 1);
+    assert_eq!(text_of(messages.last().unwrap()), "done");
 }
 
 #[tokio::test]

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use taskgate::demo::server::{Era, Options};
 
 use super::support::{
     Gateway, RawUpstream, Stateless, TASKS, Value, json,
-    raw_upstream::{Step, bare, event, events_head, gate, last_chunk},
+    raw_upstream::{Step, bare, event, events_head, gate, json_body, last_chunk},
+    stateless::{calling, form},
     within,
 };
 
@@ -391,4 +393,146 @@ async fn a_task_of_this_era_is_there_for_the_other() {
     assert_eq!(legacy.task(&id).await["status"], "working");
     gateway.upstream.release();
     legacy.until(&id, "completed").await;
+}
+
+/// A gateway in front of a server of the same era.
+async fn same_era(keys: &str) -> Gateway {
+    Gateway::setup().server(Options { era: Era::Modern, ..Options::default() }).tasks(keys).start().await
+}
+
+#[tokio::test]
+async fn a_stateless_servers_call_is_deferred_all_the_same() {
+    let gateway = same_era("defer: 50ms, questions: in_task").await;
+    let client = declaring(&gateway);
+    assert_eq!(client.call("echo", json!({"text": "x"})).await["resultType"], "complete");
+    let id = task_of(&client.result("tools/call", hold()).await);
+    gateway.upstream.release();
+    assert_eq!(until(&client, &id, "completed").await["result"]["resultType"], "complete");
+    assert_eq!(gateway.upstream.stats().tool("hold").started, 1);
+    assert!(!gateway.upstream.stats().extension_seen);
+    // At once, too.
+    let gateway = same_era("support: required").await;
+    let client = declaring(&gateway);
+    let id = task_of(&client.call("echo", json!({"text": "x"})).await);
+    assert_eq!(until(&client, &id, "completed").await["result"]["content"][0]["text"], "x");
+}
+
+#[tokio::test]
+async fn a_stateless_servers_question_goes_where_the_route_says() {
+    // In the call, which is the default in front of such a server; its state comes back to it byte for byte.
+    let state = r#""st\u0061te""#;
+    let server = calling(move |heard| {
+        if heard.body["params"].get("requestState").is_none() {
+            let question = form("Who?");
+            return vec![json_body(&heard.answer(&format!(
+                r#"{{"resultType":"input_required","inputRequests":{{"k":{question}}},"requestState":{state}}}"#
+            )))];
+        }
+        assert_eq!(heard.body["params"]["requestState"], "state");
+        let said = heard.given("k")["action"].as_str().unwrap().to_owned();
+        vec![json_body(&heard.tells(&said))]
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    let client = declaring(&gateway);
+    let asked = client.call("x", json!({})).await;
+    assert_eq!(asked["inputRequests"]["k"], form("Who?"));
+    assert_ne!(asked["requestState"], "state");
+    let retry = |state: &Value| json!({"name": "x", "arguments": {}, "requestState": state, "inputResponses": {"k": {"action": "decline"}}});
+    let done = client.result("tools/call", retry(&asked["requestState"])).await;
+    assert_eq!(done["content"][0]["text"], "decline");
+    let (status, error) = client.error("tools/call", retry(&json!("state"))).await;
+    assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)));
+
+    // In a task, where the server is called once more with what was said there.
+    let gateway = same_era("defer: 1m, questions: in_task").await;
+    let client = declaring(&gateway);
+    let id = task_of(&client.call("ask", json!({})).await);
+    let asked = until(&client, &id, "input_required").await;
+    answer(&client, &id, &asked).await;
+    assert_eq!(until(&client, &id, "completed").await["result"]["content"][0]["text"], "Hello, Ada");
+}
+
+#[tokio::test]
+async fn a_question_after_the_handle_is_the_tasks_whatever_the_era() {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = calling(move |heard| {
+        if heard.body["params"].get("inputResponses").is_some() {
+            return vec![json_body(&heard.tells("answered"))];
+        }
+        let asks = heard.asks(&json!({"k": form("Late?")}), "s");
+        vec![events_head(), Step::Gate(Arc::clone(&held)), event(&asks), last_chunk()]
+    })
+    .await;
+    let gateway = Gateway::setup().tasks("defer: 20ms, questions: in_task").in_front_of(&server.url()).start().await;
+    let client = declaring(&gateway);
+    let id = task_of(&client.call("x", json!({})).await);
+    open.add_permits(1);
+    let asked = until(&client, &id, "input_required").await;
+    // The server's own name for it may come again in the next round; the client's never does.
+    assert!(!asked["inputRequests"].as_object().unwrap().contains_key("k"), "{asked}");
+    answer(&client, &id, &asked).await;
+    assert_eq!(until(&client, &id, "completed").await["result"]["content"][0]["text"], "answered");
+}
+
+#[tokio::test]
+async fn a_stateless_servers_own_task_is_none() {
+    let server = calling(|heard| {
+        vec![json_body(&heard.answer(r#"{"resultType":"task","taskId":"theirs","status":"working"}"#))]
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    for client in [declaring(&gateway), gateway.stateless()] {
+        let (status, error) = client.error("tools/call", json!({"name": "x"})).await;
+        assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32603)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stateless_servers_call_ends_with_its_client_until_there_is_a_handle() {
+    let gateway = same_era("defer: 1m").await;
+    let client = declaring(&gateway);
+    tokio::select! {
+        _ = client.request("tools/call", hold()) => panic!("nobody released it"),
+        _ = gateway.started("hold", 1) => {}
+    }
+    gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
+}
+
+#[tokio::test]
+async fn a_tasks_progress_is_its_status_message_and_its_log_is_nobodys() {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = RawUpstream::calling(move |heard| {
+        let token = &heard.body["params"]["_meta"]["progressToken"];
+        let params = json!({"progressToken": token, "progress": 1, "message": "half way"});
+        let progress = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+        let log =
+            json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": "x"}});
+        vec![
+            events_head(),
+            Step::Gate(Arc::clone(&held)),
+            event(&progress.to_string()),
+            event(&log.to_string()),
+            Step::Gate(Arc::clone(&held)),
+            event(&heard.says("done")),
+            last_chunk(),
+        ]
+    })
+    .await;
+    let gateway = Gateway::setup().tasks("defer: 20ms").in_front_of(&server.url()).start().await;
+    let client = declaring(&gateway).saying("io.modelcontextprotocol/logLevel", json!("debug"));
+    let messages = client.request("tools/call", json!({"name": "x"})).await.messages().await;
+    let id = task_of(&messages.last().unwrap()["result"]);
+    open.add_permits(1);
+    within(async {
+        while task(&client, &id).await["statusMessage"] != "half way" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    open.add_permits(1);
+    until(&client, &id, "completed").await;
+    assert_eq!(messages.len(), 1);
 }

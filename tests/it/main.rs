@@ -46,6 +46,7 @@ mod progress;
 mod questions;
 mod restart;
 mod rounds;
+mod rounds_in_tasks;
 mod routing;
 mod servers;
 mod sessions;

@@ -23,7 +23,9 @@ impl Server {
             let name = wanted.lock().unwrap().clone();
             match heard.method.as_str() {
                 "tools/list" if heard.body["params"]["cursor"].is_null() => {
-                    let tools = json!([{"name": "plain", "inputSchema": {"type": "object"}}]);
+                    let invalid = json!({"type": "number", "x-mcp-header": "N"});
+                    let tools = json!([{"name": "plain", "inputSchema": {"type": "object"}},
+                        {"name": "invalid", "inputSchema": {"type": "object", "properties": {"n": invalid}}}]);
                     Some(vec![json_body(&heard.completes(
                         json!({"tools": tools, "nextCursor": "", "ttlMs": 600_000, "cacheScope": "public"}),
                     ))])
@@ -119,6 +121,22 @@ async fn clients_that_know_nothing_of_such_headers_get_them_added() {
     // The task's call as well.
     let task = client.start("here", json!({"place": "eu"})).await;
     client.until(&task, "completed").await;
+}
+
+#[tokio::test]
+async fn a_tool_with_annotations_that_break_the_rules_is_not_listed() {
+    let server = Server::start().await;
+    let gateway = in_front_of(&server).await;
+    let names = |listed: &Value| -> Vec<String> {
+        let tools = listed["tools"].as_array().unwrap();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let modern = Modern::new(&gateway).result("tools/list", json!({})).await;
+    assert_eq!(names(&modern), ["plain"]);
+    // What was left out for this caller may not be kept for others.
+    assert_eq!((&modern["ttlMs"], &modern["cacheScope"]), (&json!(0), &json!("private")));
+    let legacy = gateway.open().await.result("tools/list", json!({})).await;
+    assert_eq!(names(&legacy), ["plain"]);
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ async fn a_request_arrives_as_it_was_written_under_an_id_and_a_token_of_the_gate
         let headers = client.headers("tools/call", &json!({"name": "echo"}));
         let answer = client.send(headers, &[], written.clone()).await.unwrap();
         assert_eq!(answer.response().await["id"], "1");
-        let arrived = gateway.upstream.stats().last_body;
+        let arrived = String::from_utf8(gateway.upstream.stats().last_body.to_vec()).unwrap();
         let (_, rest) = arrived.split_once("call\",\"id\":").unwrap();
         let (id, _) = rest.split_once(' ').unwrap();
         assert!(id.parse::<u64>().is_ok(), "{arrived}");

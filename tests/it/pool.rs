@@ -3,8 +3,8 @@
 use taskgate::demo::server::{Options, Stats};
 
 use super::support::{
-    Gateway, RawUpstream, Value, json,
-    raw_upstream::{bare, with_session},
+    Gateway, Modern, RawUpstream, Value, json,
+    raw_upstream::{bare, json_body, whole, with_session},
     text_of, within,
 };
 
@@ -118,6 +118,18 @@ async fn a_forgotten_session_is_opened_anew_and_the_call_sent_once_more() {
 }
 
 #[tokio::test]
+async fn a_task_on_a_forgotten_session_is_begun_on_another() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).tasks("defer: 0s").start().await;
+    let alice = Modern::new(&gateway).declares(json!({})).with_tasks().caller("alice");
+    for count in ["1", "2"] {
+        let id = alice.start("count", json!({})).await;
+        assert_eq!(alice.until(&id, "completed").await["result"]["content"][0]["text"], count);
+        gateway.upstream.forget_sessions();
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 2);
+}
+
+#[tokio::test]
 async fn a_server_that_forgets_every_session_at_once_is_not_asked_for_ever() {
     let server = RawUpstream::start(|heard| (heard.method == "tools/call").then(|| vec![bare(404)])).await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
@@ -200,4 +212,106 @@ async fn a_server_over_stdio_has_a_process_for_each_caller() {
         let response = client.response("tools/call", json!({"name": "count", "arguments": {}})).await;
         assert_eq!(text_of(&response), count, "{caller}");
     }
+}
+
+#[tokio::test]
+async fn a_pinned_session_is_all_that_a_caller_has() {
+    let gateway = Gateway::setup().upstream("sessions: pinned").callers(&["acme/alice"]).start().await;
+    let client = gateway.stateless_as("alice").declaring(forms());
+    client.call("count", json!({})).await;
+    client.result("tools/list", json!({})).await;
+    // Calls that may ask take turns; lists don't wait for them.
+    let (first, second, ()) = tokio::join!(
+        client.call("hold", json!({"seconds": null})),
+        async {
+            gateway.started("hold", 1).await;
+            client.call("count", json!({})).await
+        },
+        async {
+            gateway.started("hold", 1).await;
+            client.result("tools/list", json!({})).await;
+            gateway.upstream.release();
+        }
+    );
+    assert_eq!((&first["resultType"], &second["content"][0]["text"]), (&json!("complete"), &json!("2")));
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.sessions_opened, count_of(&stats, "tools/list")), (1, 2));
+    // Callers who can't be told apart may share one where the route says so.
+    let gateway = Gateway::setup().upstream("sessions: pinned").start().await;
+    for _ in 0..2 {
+        gateway.stateless().call("count", json!({})).await;
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+#[tokio::test]
+async fn a_route_may_want_a_session_for_each_call() {
+    let gateway = Gateway::setup().upstream("sessions: per_call").callers(&["acme/alice"]).start().await;
+    let client = gateway.stateless_as("alice").declaring(forms());
+    for _ in 0..2 {
+        client.call("echo", json!({"text": "x"})).await;
+    }
+    let stats = gateway.seen(|stats| stats.deleted == 2).await;
+    assert_eq!((stats.sessions_opened, stats.sessions, stats.get_streams), (2, 0, 0));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_turn_ends_with_its_client() {
+    let gateway = Gateway::setup().upstream("sessions: pinned").callers(&["acme/alice"]).start().await;
+    let client = gateway.stateless_as("alice").declaring(forms());
+    let other = gateway.stateless_as("alice").declaring(forms());
+    let (held, ()) = tokio::join!(client.call("hold", json!({"seconds": null})), async {
+        gateway.started("hold", 1).await;
+        {
+            let waiting = other.call("echo", json!({"text": "never"}));
+            tokio::select! {
+                _ = waiting => panic!("it was not its turn"),
+                // Whatever takes a round trip.
+                _ = other.result("tools/list", json!({})) => {}
+            }
+        }
+        gateway.upstream.release();
+    });
+    assert_eq!(held["resultType"], "complete");
+    client.call("count", json!({})).await;
+    assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_sessions_from_now_on_is_greeted_again() {
+    let greetings = std::sync::atomic::AtomicUsize::new(0);
+    let server = RawUpstream::start(move |heard| match heard.method.as_str() {
+        // Without a session the first time.
+        "initialize" if greetings.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 => {
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "raw", "version": "0"}});
+            Some(vec![json_body(&heard.answer(&result.to_string()))])
+        }
+        "tools/call" if heard.body["params"]["name"] == "refused" => {
+            let error = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "no session"}});
+            Some(vec![whole(400, "application/json", &error.to_string())])
+        }
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
+    let alice = gateway.stateless_as("alice");
+    alice.call("a", json!({})).await;
+    alice.call("b", json!({})).await;
+    assert_eq!(server.count("initialize"), 1);
+    let (_, error) = alice.error("tools/call", json!({"name": "refused"})).await;
+    assert_eq!(error["code"], -32600);
+    alice.call("c", json!({})).await;
+    assert_eq!(server.count("initialize"), 2);
+}
+
+#[tokio::test]
+async fn a_server_over_stdio_that_dies_is_started_again() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).stdio(&[]).start().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    alice.call("count", json!({})).await;
+    let response = alice.response("tools/call", json!({"name": "fault", "arguments": {"kind": "exit"}})).await;
+    assert_eq!(response["error"]["code"], -32603, "{response}");
+    let response = alice.response("tools/call", json!({"name": "count", "arguments": {}})).await;
+    assert_eq!(text_of(&response), "1");
 }

@@ -25,6 +25,7 @@ fn discovered() -> Value {
         "capabilities": {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a call reads best with its JSON in place")]
 fn task(status: &str, more: Value) -> Value {
     let mut task = json!({"resultType": "complete", "taskId": "t-1", "status": status, "statusMessage": "busy",
         "createdAt": "2026-07-28T00:00:00Z", "lastUpdatedAt": "2026-07-28T00:00:00Z", "ttlMs": 60000,

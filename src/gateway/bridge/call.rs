@@ -24,6 +24,7 @@ use crate::gateway::session::{CancelFlag, Session};
 
 use super::outlet::Outlet;
 use super::project::{self, Projection};
+use super::replay::Replay;
 use super::request::Sent;
 use super::state::Input;
 use super::talk::Talk;
@@ -63,7 +64,12 @@ pub(super) enum End {
 impl PlainCall {
     /// Runs the call to its end.
     pub(super) async fn run(mut self) {
-        let end = self.conduct().await;
+        let (end, running) = self.conduct().await;
+        let reason = match &end {
+            End::Upstream(_) | End::Full => None,
+            End::Failed(fault) => Some(fault.reason()),
+            End::Unwanted => Some("the client cancelled"),
+        };
         let Self { mut outlet, sent, mut projection, registration, mut talk, .. } = self;
         talk.over(&mut outlet, matches!(end, End::Upstream(_)));
         // First: whoever reads the answer must find the request gone.
@@ -90,10 +96,14 @@ impl PlainCall {
             }
             End::Unwanted => outlet.close(),
         }
+        // Last: whoever waits must not wait for an upstream that takes no messages.
+        if let (Some(exchange), Some(reason)) = (running, reason) {
+            exchange.cancel(reason).await;
+        }
     }
 
-    /// Sends the call and reads to its end, unless something else ends it first.
-    async fn conduct(&mut self) -> End {
+    /// Sends the call and reads to its end, unless something else ends it first; gives the exchange, where one began.
+    async fn conduct(&mut self) -> (End, Option<Exchange>) {
         let (gateway, flag) = (Arc::clone(&self.outlet.gateway), Arc::clone(&self.flag));
         let session_ended = self.outlet.session.ended.clone();
         let deadline = self.deadline;
@@ -107,21 +117,14 @@ impl PlainCall {
                 End::Failed(Fault::Deadline { started: flag.is_dispatched() })
             }
         };
-        if let Some(exchange) = running {
-            match &end {
-                End::Upstream(_) | End::Full => {}
-                End::Failed(fault) => exchange.cancel(fault.reason()).await,
-                End::Unwanted => exchange.cancel("the client cancelled").await,
-            }
-        }
-        end
+        (end, running)
     }
 
     async fn attempt(&mut self, running: &mut Option<Exchange>) -> End {
         let Ok(permit) = self.placed().await else { return End::Full };
-        self.flag.dispatch();
         let places = Box::new((permit, self.outlet.route.metrics.upstream_in_flight()));
         let refresh = self.mirror_arguments().await;
+        self.flag.dispatch();
         let exchange = running.insert(Exchange::new(self.dispatch(places, refresh)));
         self.read(exchange).await
     }
@@ -167,8 +170,9 @@ impl PlainCall {
     /// Reads what the upstream says, and what the client says of it.
     async fn read(&mut self, exchange: &mut Exchange) -> End {
         loop {
+            let replay = self.outlet.replay.clone();
             tokio::select! {
-                happening = exchange.next() => match happening {
+                happening = next(replay.as_deref(), exchange) => match happening {
                     Happening::Notified { method, params } => self.notified(&method, params.as_deref()),
                     Happening::Asked { id, method, params } => {
                         self.talk.asked(&mut self.outlet, exchange, (id, &method, params.as_deref()));
@@ -219,6 +223,14 @@ impl PlainCall {
         self.progress = Some(progress);
         Some(params.set("progressToken", token).to_json())
     }
+}
+
+/// What happens next, once the client has taken most of what happened before. Cancel-safe.
+async fn next(replay: Option<&Replay>, exchange: &mut Exchange) -> Happening {
+    if let Some(replay) = replay {
+        replay.room().await;
+    }
+    exchange.next().await
 }
 
 /// Whether the server, which refused a call, has meanwhile become one of the legacy era.

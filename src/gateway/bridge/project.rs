@@ -7,12 +7,12 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::{self, Message, Outcome};
 use crate::mcp::input::{ResultType, is_typed};
 use crate::mcp::method::Method;
-use crate::mcp::mirror::InvalidTool;
-use crate::mcp::project::{error_for_legacy, result_for_legacy, without_invalid_tools};
+use crate::mcp::project::{error_for_legacy, result_for_legacy};
 
 use crate::gateway::exchange::End;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::relay::{Rewrite, Rewritten};
+use crate::gateway::schemas::without_invalid;
 
 use super::request::Sent;
 
@@ -67,8 +67,7 @@ impl Projection {
             tracing::warn!(?kind, "the upstream gave a result of a type that was not asked for");
             return Err(Fault::UpstreamProtocol.into());
         }
-        let valid =
-            if &*sent.method == Method::ToolsList.as_str() { without_invalid_tools(result, dropped) } else { None };
+        let valid = if *sent.method == *Method::ToolsList.as_str() { without_invalid(result) } else { None };
         let result = valid.as_deref().unwrap_or(result);
         let projected = result_for_legacy(&sent.method, result, self.wraps).ok_or(Fault::UpstreamProtocol)?;
         let raw: &RawValue = serde_json::from_str(&projected).map_err(|_| Fault::UpstreamProtocol)?;
@@ -78,9 +77,4 @@ impl Projection {
             Some(Rewritten::Error(error)) => jsonrpc::raw_error_response(Some(&sent.id), &error),
         })
     }
-}
-
-/// A tool whose calls the gateway could not mirror is not shown, as no client of that era over HTTP would show it.
-fn dropped(tool: &str, invalid: InvalidTool) {
-    tracing::warn!(tool, %invalid, "a tool with unusable annotations is not listed");
 }

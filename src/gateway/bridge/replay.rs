@@ -1,8 +1,9 @@
 //! What a call's stream has said, kept for a client that loses its connection and comes back (2025-11-25 transports,
 //! "Resumability and Redelivery"). An upstream of the modern era resumes nothing, so the gateway keeps it itself.
 //!
-//! A job writes, and at most one connection reads: the newest. Where more is written than is kept, notifications are
-//! forgotten, oldest first; questions stay until they are answered, and the answer stays until its time is over.
+//! A job writes, and at most one connection reads: the newest. A slow one holds the job back. Where nobody reads and more is
+//! written than is kept, notifications are forgotten, oldest first; questions stay until they are answered, and the answer
+//! stays until its time is over.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
 use crate::sse;
@@ -23,6 +25,8 @@ pub(in crate::gateway) const CALL_EVENT: &str = "c.";
 pub(super) const KEPT_BYTES: usize = 1024 * 1024;
 /// So long it is kept after the call's end.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(5 * 60);
+/// So much may wait for a slow reader before the call is read no further.
+const WAITING_BYTES: usize = KEPT_BYTES / 2;
 /// How soon a client that lost its stream should come back, in milliseconds.
 const RETRY_MS: u64 = 1000;
 /// As much as is joined into one write.
@@ -34,6 +38,8 @@ pub(in crate::gateway) struct Replay {
     /// The call's number within the process, which no other process has.
     call: u64,
     kept: Mutex<Kept>,
+    /// The reader has taken something, or is gone.
+    taken: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +55,10 @@ struct Kept {
     /// Which connection reads: the newest. 0 while none has been.
     reader: u64,
     is_read: bool,
+    /// The last event that it has taken.
+    position: u64,
+    /// Bytes that it has yet to take.
+    unread: usize,
     waker: Option<Waker>,
 }
 
@@ -71,7 +81,7 @@ enum Kind {
 
 impl Replay {
     pub(super) fn new(call: u64) -> Arc<Self> {
-        Arc::new(Self { call, kept: Mutex::default() })
+        Arc::new(Self { call, kept: Mutex::default(), taken: Notify::new() })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -127,9 +137,24 @@ impl Replay {
         let number = kept.written;
         let event = sse::write_event(Some(&event_id(self.call, number)), message);
         kept.bytes += event.len();
+        kept.unread += event.len();
         kept.events.push_back(Entry { number, kind, event });
         while kept.bytes > KEPT_BYTES && kept.forget_oldest_notice() {}
         kept.wake();
+    }
+
+    /// Waits until the connection that reads has taken enough; not at all where nobody reads.
+    pub(super) async fn room(&self) {
+        loop {
+            let taken = self.taken.notified();
+            {
+                let kept = self.kept();
+                if !kept.is_read || kept.unread <= WAITING_BYTES {
+                    return;
+                }
+            }
+            taken.await;
+        }
     }
 
     /// Whether the call has ended and its stream has been kept for long enough.
@@ -164,6 +189,7 @@ impl Replay {
         let mut kept = self.kept();
         kept.reader += 1;
         kept.is_read = true;
+        kept.move_to(after);
         kept.wake();
         let reader = kept.reader;
         drop(kept);
@@ -191,12 +217,24 @@ impl Kept {
     fn forget(&mut self, is_over: impl Fn(&Entry) -> bool) {
         self.events.retain(|entry| !is_over(entry));
         self.bytes = self.events.iter().map(|entry| entry.event.len()).sum();
+        self.move_to(self.position);
+    }
+
+    /// The reader has taken everything up to an event.
+    fn move_to(&mut self, number: u64) {
+        self.position = number;
+        let first = self.events.partition_point(|entry| entry.number <= number);
+        self.unread = self.events.iter().skip(first).map(|entry| entry.event.len()).sum();
     }
 
     fn forget_oldest_notice(&mut self) -> bool {
         let place = self.events.iter().position(|entry| entry.kind == Kind::Notice);
         let forgotten = place.and_then(|place| self.events.remove(place));
-        self.bytes -= forgotten.as_ref().map_or(0, |entry| entry.event.len());
+        let size = forgotten.as_ref().map_or(0, |entry| entry.event.len());
+        self.bytes -= size;
+        if forgotten.as_ref().is_some_and(|entry| entry.number > self.position) {
+            self.unread -= size;
+        }
         forgotten.is_some()
     }
 
@@ -209,9 +247,8 @@ impl Kept {
 
     fn shrink(&mut self) {
         if let Some(entry) = self.events.back_mut().filter(|entry| entry.kind == Kind::Large) {
-            self.bytes -= entry.event.len();
             (entry.kind, entry.event) = (Kind::Answer, std::mem::take(&mut self.instead));
-            self.bytes += entry.event.len();
+            self.forget(|_| false);
         }
     }
 
@@ -281,7 +318,10 @@ impl HttpBody for Reader {
             if let Some((events, last)) = kept.after(this.after) {
                 this.after = last;
                 this.silent = false;
+                kept.unread = kept.unread.saturating_sub(events.len());
+                kept.position = last;
                 kept.shrink_up_to(last);
+                this.replay.taken.notify_one();
                 return Poll::Ready(Some(Ok(Frame::data(events))));
             }
             if kept.ended.is_some() {
@@ -304,6 +344,7 @@ impl Drop for Reader {
             kept.is_read = false;
             kept.waker = None;
             kept.shrink();
+            self.replay.taken.notify_one();
         }
     }
 }
@@ -399,6 +440,24 @@ mod tests {
         lost.end(&large, b"instead");
         drop(leaving);
         assert_eq!(rest(reader(&lost, 0)).await, "id: c.9.1\ndata: instead\n\n");
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_holds_the_writer_back_and_nobody_does_not() {
+        use futures_util::FutureExt as _;
+        let replay = Replay::new(7);
+        let third = vec![b'x'; KEPT_BYTES / 3];
+        let mut slow = reader(&replay, 0);
+        replay.notice(&third);
+        assert!(replay.room().now_or_never().is_some());
+        replay.notice(&third);
+        assert!(replay.room().now_or_never().is_none());
+        assert!(at_once(&mut slow).is_some());
+        assert!(replay.room().now_or_never().is_some());
+        replay.notice(&third);
+        assert!(replay.room().now_or_never().is_none());
+        drop(slow);
+        assert!(replay.room().now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -5,11 +5,15 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+
 use crate::gateway::exchange::Happening;
 use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Chain, Fault, Kind};
+use crate::gateway::session::Session;
 use crate::gateway::tools::Making;
+use crate::metrics::Queued;
 use crate::task::dialect::extension;
 use crate::task::{ApplyError, Ending, Finish, SessionNumber, State, Task};
 
@@ -47,8 +51,31 @@ impl Job {
 
     /// Calls the upstream for a task that was just made.
     async fn hold(&mut self, task: &Arc<Task>) {
-        let gateway = Arc::clone(&self.gateway);
         let queued = (task.state == State::Queued).then(|| self.route.metrics.task_queued());
+        let mut draft = Draft {
+            params: std::mem::take(&mut self.params),
+            wants_progress: true,
+            headers: self.headers.clone(),
+            exclusive: self.policy.exclusive,
+            refresh: None,
+        };
+        // A session that was kept may be unknown to its server by now; one that was just opened is not.
+        let Some((session, mut lease)) = self.ready_for(task, queued).await else { return };
+        let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
+        match held.run_or_return().await {
+            Some(again) => draft = again,
+            None => return give_back(self, task, lease).await,
+        }
+        lease.iter_mut().for_each(Lease::spoil);
+        drop(lease);
+        let Some((session, lease)) = self.ready_for(task, None).await else { return };
+        HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None).run().await;
+        give_back(self, task, lease).await;
+    }
+
+    /// A conversation for a task that has its place; `None` when it has ended first, or does now.
+    async fn ready_for(&self, task: &Arc<Task>, queued: Option<Queued>) -> Option<(Arc<Session>, Option<Lease>)> {
+        let gateway = Arc::clone(&self.gateway);
         let deadline = gateway.clock.instant(task.deadline);
         let conversation = async {
             let started = gateway.ledger.wait(&task.owner, task.id, |task| task.state != State::Queued).await;
@@ -59,28 +86,18 @@ impl Job {
                 Err(error) => Some(Err(error.into())),
             }
         };
-        let kill = gateway.kill.clone();
         let conversation = tokio::select! {
             conversation = conversation => conversation,
             // Cancelled, or its handle was not delivered.
             _ = gateway.ledger.wait(&task.owner, task.id, |_| false) => None,
             () = tokio::time::sleep_until(deadline) => Some(Err(Fault::Deadline { started: false }.into())),
-            () = kill.cancelled() => Some(Err(Fault::Shutdown.into())),
+            () = gateway.kill.cancelled() => Some(Err(Fault::Shutdown.into())),
         };
-        match conversation {
-            None => {}
-            Some(Err(kind)) => self.fail(task, &kind).await,
-            Some(Ok((session, lease))) => {
-                let draft = Draft {
-                    params: std::mem::take(&mut self.params),
-                    wants_progress: true,
-                    headers: std::mem::take(&mut self.headers),
-                    exclusive: self.policy.exclusive,
-                    refresh: None,
-                };
-                let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
-                held.run().await;
-                give_back(self, task, lease).await;
+        match conversation? {
+            Ok(ready) => Some(ready),
+            Err(kind) => {
+                self.fail(task, &kind).await;
+                None
             }
         }
     }
@@ -114,6 +131,8 @@ impl Talk<'_> {
         let asked = std::mem::take(&mut self.asked)
             .into_iter()
             .map(|Outstanding { id, method, params, .. }| Happening::Asked { id, method, params });
+        // From here on the exchange alone sends the call.
+        (self.job.params, self.job.headers) = (String::new(), HeaderMap::new());
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
         let record = self.job.record(&task);
         let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());

@@ -3,23 +3,36 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use crate::task::dialect::extension;
 use crate::task::store::{StoreError, Watch};
-use crate::task::{Ledger, Owner, TaskId};
+use crate::task::{Ledger, Owner, Task, TaskId};
+
+/// Waits for a change of one task; says whether there may be more of them.
+type Changed = Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>;
 
 /// Tasks, and what was told of them.
 pub(super) struct Watched {
     owner: Owner,
     tasks: Vec<(TaskId, Option<u64>)>,
     /// Waits for a change of one task each.
-    changes: FuturesUnordered<Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>>,
+    changes: FuturesUnordered<Changed>,
     /// Tasks that may have changed.
     due: VecDeque<TaskId>,
     hasher: RandomState,
+}
+
+/// A task as it is told.
+pub(super) struct Shown {
+    /// `params` of a notification, without a stream's id.
+    pub(super) params: String,
+    /// Its outcome is among them.
+    pub(super) has_outcome: bool,
+    pub(super) task: Arc<Task>,
 }
 
 impl Watched {
@@ -57,15 +70,14 @@ impl Watched {
         self.tasks.iter().map(|(id, _)| id.to_string().into()).collect()
     }
 
-    /// The next task that is not as it was told, as `params` of a notification without a stream's id. Never, when no task
-    /// can change any more. Cancel-safe.
-    pub(super) async fn next(&mut self, ledger: &Ledger) -> String {
+    /// The next task that is not as it was told. Never, when no task can change any more. Cancel-safe.
+    pub(super) async fn next(&mut self, ledger: &Ledger) -> Shown {
         loop {
             while let Some(id) = self.due.front().copied() {
                 let shown = shown(&self.owner, ledger, id).await;
                 // Only now, so that a wait which is given up loses nothing.
                 self.due.pop_front();
-                if let Some(shown) = shown.filter(|shown| self.is_news(id, shown)) {
+                if let Some(shown) = shown.filter(|shown| self.is_news(id, &shown.params)) {
                     return shown;
                 }
             }
@@ -97,9 +109,10 @@ async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
 }
 
 /// The task as a read at this moment shows it.
-async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<String> {
+async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<Shown> {
     let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
     let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
     let outcome = if task.state.is_ended() { ledger.outcome(owner, id).await.inspect_err(failed).ok()? } else { None };
-    Some(extension::detailed(&task, outcome.as_ref()))
+    let params = extension::detailed(&task, outcome.as_ref());
+    Some(Shown { params, has_outcome: outcome.is_some(), task })
 }

@@ -1,3 +1,5 @@
+//! Each shape of the extension, member by member.
+
 use super::*;
 use crate::clock::Timestamp;
 use crate::jsonrpc::Id;
