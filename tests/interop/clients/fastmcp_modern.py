@@ -4,7 +4,7 @@ import asyncio
 import warnings
 from typing import Any
 
-from checks import INVALID_PARAMS, NOBODY, bare, begun, check, expect, expect_same, options, tools
+from checks import INVALID_PARAMS, NOBODY, bare, begun, check, expect, expect_same, names_of, options, tools
 from fastmcp import Client
 from fastmcp.client.elicitation import ElicitResult
 from fastmcp.client.transports import StreamableHttpTransport
@@ -50,7 +50,7 @@ async def same(there: Client, direct: Client, call: dict[str, Any], expected: in
 
 async def lists_tools(there: Client, direct: Client) -> None:
     listed, expected = await there.list_tools(), await direct.list_tools()
-    expect_same([tool.name for tool in listed], [tool.name for tool in expected], "listed tools")
+    expect_same(names_of(listed), names_of(expected), "listed tools")
 
 
 async def answers_plainly(there: Client) -> None:

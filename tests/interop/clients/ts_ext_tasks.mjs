@@ -2,7 +2,7 @@
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { createTaskSessionFromClient } from '@modelcontextprotocol/ext-tasks/client'
-import { bare, begun, check, expect, expectSame, options, tools } from './checks.mjs'
+import { bare, begun, check, expect, expectSame, namesOf, options, tools } from './checks.mjs'
 import { dispatcher } from './raw_dispatch.mjs'
 
 const INVALID_PARAMS = -32602
@@ -94,8 +94,7 @@ await check(`the era is ${options.era}, with tasks`, () => {
 })
 
 await check('list: the tools of the server', async () => {
-  const names = ({ tools: listed }) => listed.map(({ name }) => name)
-  expectSame(names(await there.client.listTools()), names(await direct.listTools()), 'listed tools')
+  expectSame(namesOf(await there.client.listTools()), namesOf(await direct.listTools()), 'listed tools')
 })
 
 await check('a quick call is answered plainly', async () => {
