@@ -189,7 +189,8 @@ def _start_gateway(
 ) -> Gateway:
     if leg.stdio:
         child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", *leg.options]
-        return start_gateway(programs, binary, command=[NODE, TESTS / "wire" / "tap.mjs", record, *child], route=leg.route)
+        command = [NODE, TESTS / "wire" / "tap.mjs", record, *child]
+        return start_gateway(programs, binary, command=command, keys=leg.keys, route=leg.route)
     if leg.options != leg.direct_options:
         port = free_port()
         programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))

@@ -12,7 +12,8 @@ export const claims = (message) => message?.params?._meta?.[VERSION] !== undefin
 /**
  * A conversation: `exchanges` (HTTP only) by number, and `entries`, the messages in their order, each with
  * `from`, `message`, `session`, its `exchange`, its `era` (`legacy` or `modern`), the `scope` in which its id means
- * something, and, for an answer, the entry it answers in `asked`.
+ * something, and, for an answer, the entry it answers in `asked`. `ended` says when the gateway was done with a process
+ * behind stdio.
  */
 export function readConversation(path) {
   const lines = readFileSync(path, 'utf8').split('\n').filter((line) => line !== '').map((line) => JSON.parse(line))
@@ -46,7 +47,8 @@ export function connect(lines) {
     entries.push(entry)
     join(entry, open)
   }
-  return { exchanges: [...exchanges.values()], entries }
+  const ended = lines.filter(({ kind, exchange }) => kind === 'end' && exchange === undefined)
+  return { exchanges: [...exchanges.values()], entries, ended: new Map(ended.map(({ session, at }) => [session, at])) }
 }
 
 /** What of a conversation was said in one era. */

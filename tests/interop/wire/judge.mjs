@@ -57,8 +57,9 @@ if (values.server) {
   printRules('to the server', server, { legacy: towardsServers, modern: towardsModernServers }, passedOn)
   print('to the server: each tool call was sent once', sameCalls(clients, server, values.refused))
   if (values.refused) print('to the server: nothing that had to be refused', refusalFaults(clients, server, values.refused))
+  const stopping = clients.entries.at(-1)?.at // it was not yet when the last message came
   for (const label of values.cancelled) {
-    const seen = sawCancel(server, label) || sawClose(inEra(server, 'modern'), label)
+    const seen = sawCancel(server, label, stopping) || sawClose(inEra(server, 'modern'), label)
     print(`to the server: the cancel of ${label} arrived`, seen ? [] : ['neither a notification nor the end of its stream'])
   }
 }

@@ -192,13 +192,17 @@ export const towardsServers = {
     .map(({ message }) => short(message)),
 }
 
-/** Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended. */
-export function sawCancel({ entries }, label) {
+/**
+ * Whether the server was told to cancel the tool call whose arguments carry this label, before its session ended; a process
+ * that was ended before `stopping`, without an answer to it, needs no telling.
+ */
+export function sawCancel({ entries, ended = new Map() }, label, stopping = -Infinity) {
   // In the stateless protocol it is told so over stdio alone: over HTTP the stream ends.
   return entries.some((entry) => {
-    const { from, message, era, exchange } = entry
+    const { from, message, era, exchange, session, answers } = entry
     return (era === 'legacy' || !exchange) && from === 'client' && message?.method === 'tools/call'
-      && message.params?.arguments?.label === label && wasCancelled(entries, message, entry)
+      && message.params?.arguments?.label === label
+      && (wasCancelled(entries, message, entry) || (!answers && ended.get(session) < stopping))
   })
 }
 

@@ -162,6 +162,16 @@ test('a cancel is seen only where it was sent for that call', () => {
   assert.ok(!sawCancel(converse([opening, plainCall(4)]), 'L'))
 })
 
+test('a process that is ended needs no cancel, unless the gateway was about to stop', () => {
+  const asked = { kind: 'message', from: 'client', session: 'pid-1', message: plainCall(4).sent, at: 1 }
+  const seen = (...lines) => sawCancel(connect([asked, ...lines]), 'L', 10)
+  const answered = { kind: 'message', from: 'server', session: 'pid-1', message: plainCall(4).got[0], at: 3 }
+  assert.ok(seen({ kind: 'end', session: 'pid-1', at: 5 }))
+  assert.ok(!seen())
+  assert.ok(!seen({ kind: 'end', session: 'pid-1', at: 15 }))
+  assert.ok(!seen(answered, { kind: 'end', session: 'pid-1', at: 5 }))
+})
+
 test('a tool call that is sent twice, or not at all, is found', () => {
   const found = (clients, server) => sameCalls(converse([opening, ...clients]), converse([opening, ...server])).length
   const refused = { ...plainCall(4), status: 400, got: [{ jsonrpc: '2.0', id: 4, error: { code: -32020, message: 'no' } }] }

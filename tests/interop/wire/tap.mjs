@@ -20,7 +20,10 @@ function relay(from, source, sink) {
     }
     sink.write(`${line}\n`)
   })
-  lines.on('close', () => sink.end())
+  lines.on('close', () => {
+    if (from === 'client') appendFileSync(log, `${JSON.stringify({ kind: 'end', session, at: Date.now() })}\n`)
+    sink.end()
+  })
 }
 
 relay('client', process.stdin, child.stdin)
