@@ -79,6 +79,7 @@ impl Gateway {
             Advice::Legacy => Ok(Side::Legacy),
             Advice::LegacyForNow => {
                 // It may have learnt the other era since; those who ask now need not wait for that.
+                route.eras.state().verdicts.doubted(Instant::now());
                 drop(self.ask(route));
                 Ok(Side::Legacy)
             }

@@ -499,3 +499,40 @@ async fn a_stateless_servers_call_ends_with_its_client_until_there_is_a_handle()
     }
     gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
 }
+
+#[tokio::test]
+async fn a_tasks_progress_is_its_status_message_and_its_log_is_nobodys() {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = RawUpstream::calling(move |heard| {
+        let token = &heard.body["params"]["_meta"]["progressToken"];
+        let params = json!({"progressToken": token, "progress": 1, "message": "half way"});
+        let progress = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+        let log =
+            json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": "x"}});
+        vec![
+            events_head(),
+            Step::Gate(Arc::clone(&held)),
+            event(&progress.to_string()),
+            event(&log.to_string()),
+            Step::Gate(Arc::clone(&held)),
+            event(&heard.says("done")),
+            last_chunk(),
+        ]
+    })
+    .await;
+    let gateway = Gateway::setup().tasks("defer: 20ms").in_front_of(&server.url()).start().await;
+    let client = declaring(&gateway).saying("io.modelcontextprotocol/logLevel", json!("debug"));
+    let messages = client.request("tools/call", json!({"name": "x"})).await.messages().await;
+    let id = task_of(&messages.last().unwrap()["result"]);
+    open.add_permits(1);
+    within(async {
+        while task(&client, &id).await["statusMessage"] != "half way" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    open.add_permits(1);
+    until(&client, &id, "completed").await;
+    assert_eq!(messages.len(), 1);
+}

@@ -4,7 +4,7 @@ use taskgate::demo::server::{Options, Stats};
 
 use super::support::{
     Gateway, Modern, RawUpstream, Value, json,
-    raw_upstream::{bare, with_session},
+    raw_upstream::{bare, json_body, whole, with_session},
     text_of, within,
 };
 
@@ -275,4 +275,43 @@ async fn a_call_that_waits_for_its_turn_ends_with_its_client() {
     assert_eq!(held["resultType"], "complete");
     client.call("count", json!({})).await;
     assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_sessions_from_now_on_is_greeted_again() {
+    let greetings = std::sync::atomic::AtomicUsize::new(0);
+    let server = RawUpstream::start(move |heard| match heard.method.as_str() {
+        // Without a session the first time.
+        "initialize" if greetings.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 => {
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "raw", "version": "0"}});
+            Some(vec![json_body(&heard.answer(&result.to_string()))])
+        }
+        "tools/call" if heard.body["params"]["name"] == "refused" => {
+            let error = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "no session"}});
+            Some(vec![whole(400, "application/json", &error.to_string())])
+        }
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
+    let alice = gateway.stateless_as("alice");
+    alice.call("a", json!({})).await;
+    alice.call("b", json!({})).await;
+    assert_eq!(server.count("initialize"), 1);
+    let (_, error) = alice.error("tools/call", json!({"name": "refused"})).await;
+    assert_eq!(error["code"], -32600);
+    alice.call("c", json!({})).await;
+    assert_eq!(server.count("initialize"), 2);
+}
+
+#[tokio::test]
+async fn a_server_over_stdio_that_dies_is_started_again() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).stdio(&[]).start().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    alice.call("count", json!({})).await;
+    let response = alice.response("tools/call", json!({"name": "fault", "arguments": {"kind": "exit"}})).await;
+    assert_eq!(response["error"]["code"], -32603, "{response}");
+    let response = alice.response("tools/call", json!({"name": "count", "arguments": {}})).await;
+    assert_eq!(text_of(&response), "1");
 }

@@ -36,9 +36,9 @@ pub(crate) struct Upstream {
     /// A server that speaks the HTTP with SSE of 2024-11-05.
     #[schemars(extend("x-later" = "the HTTP+SSE transport of 2024-11-05"))]
     pub(crate) sse: Option<String>,
-    /// A server that speaks stdio: a program and its arguments. It is started for each session, with taskgate's working
-    /// directory and environment; only variables named `TASKGATE_*` are kept from it. So give the secrets of this file such
-    /// names, and those that the server needs other ones.
+    /// A server that speaks stdio: a program and its arguments. It is started for each session, or once for all clients
+    /// where it is stateless, with taskgate's working directory and environment; only variables named `TASKGATE_*` are kept
+    /// from it. So give the secrets of this file such names, and those that the server needs other ones.
     #[schemars(length(min = 1))]
     pub(crate) command: Option<Vec<String>>,
     /// Which protocol versions the server speaks.

@@ -90,7 +90,9 @@ impl Verdicts {
         match (self.setting, &self.modern) {
             (Setting::Legacy, _) => Advice::Legacy,
             (Setting::Modern, _) | (Setting::Auto, Modern::Spoken(_)) => Advice::Modern,
-            (Setting::Auto, Modern::NotSpoken { since }) if now < *since + LEGACY => Advice::Legacy,
+            (Setting::Auto, Modern::NotSpoken { since }) if now < *since + LEGACY || self.is_quiet(now) => {
+                Advice::Legacy
+            }
             (Setting::Auto, Modern::NotSpoken { .. }) => Advice::LegacyForNow,
             (Setting::Auto, Modern::Disjoint { since }) if now < *since + DISJOINT => Advice::Disjoint,
             (Setting::Auto, Modern::Disjoint { .. } | Modern::Unknown) => Advice::Ask,
@@ -113,7 +115,11 @@ impl Verdicts {
 
     /// Whether a sign that the server is of the legacy era is worth asking.
     pub(super) fn may_doubt(&self, now: Instant) -> bool {
-        self.setting == Setting::Auto && self.doubted.is_none_or(|since| now >= since + QUIET)
+        self.setting == Setting::Auto && !self.is_quiet(now)
+    }
+
+    fn is_quiet(&self, now: Instant) -> bool {
+        self.doubted.is_some_and(|since| now < since + QUIET)
     }
 
     /// What the server says of itself, while it holds.
@@ -149,7 +155,7 @@ impl Verdicts {
         self.modern = Modern::Unknown;
     }
 
-    /// Notes that a doubt had no ground, so that one odd answer after another does not make a question of each.
+    /// Notes that a doubt had no ground, or that an old verdict is being looked at, so that not each request asks.
     pub(super) fn doubted(&mut self, now: Instant) {
         self.doubted = Some(now);
     }
@@ -190,6 +196,9 @@ mod tests {
         assert!(verdicts.has_handshake(now));
         assert_eq!(verdicts.for_modern(now + LEGACY - MOMENT), Advice::Legacy);
         assert_eq!(verdicts.for_modern(now + LEGACY), Advice::LegacyForNow);
+        verdicts.doubted(now + LEGACY);
+        assert_eq!(verdicts.for_modern(now + LEGACY), Advice::Legacy);
+        assert_eq!(verdicts.for_modern(now + LEGACY + QUIET), Advice::LegacyForNow);
         verdicts.is_disjoint(now);
         assert_eq!(verdicts.for_modern(now + DISJOINT - MOMENT), Advice::Disjoint);
         assert_eq!(verdicts.for_modern(now + DISJOINT), Advice::Ask);

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+
 use crate::gateway::exchange::Happening;
 use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
@@ -129,6 +131,8 @@ impl Talk<'_> {
         let asked = std::mem::take(&mut self.asked)
             .into_iter()
             .map(|Outstanding { id, method, params, .. }| Happening::Asked { id, method, params });
+        // From here on the exchange alone sends the call.
+        (self.job.params, self.job.headers) = (String::new(), HeaderMap::new());
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
         let record = self.job.record(&task);
         let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());

@@ -67,6 +67,13 @@ impl Lease {
         self.level.lock().await
     }
 
+    /// A server that gave no session may have become one that wants them: the next call greets it again.
+    pub(in crate::gateway) fn doubt(&self) {
+        if let Some(pooled) = self.pooled.as_ref().filter(|pooled| pooled.is_stateless()) {
+            pooled.session.end_unlisted();
+        }
+    }
+
     /// The upstream may still be busy with the call: nobody else is to get what comes of it.
     pub(in crate::gateway) fn spoil(&mut self) {
         self.kept = None;

@@ -17,6 +17,9 @@ use crate::mcp::project;
 
 use super::{Step, Talk};
 
+/// What servers in the field say, beside -32600, to a request that lacks the session which they want.
+const SESSION_WANTED: i64 = -32000;
+
 impl Talk<'_> {
     /// The call is over upstream.
     pub(super) fn ended(&mut self, end: End) -> Step {
@@ -25,11 +28,12 @@ impl Talk<'_> {
         match end {
             End::Answered(message) => self.answered(&message),
             End::Refused { status, error } => {
+                let is_unusable = matches!(project::code_of(&error), Some(code::INVALID_REQUEST | SESSION_WANTED));
                 if status == StatusCode::BAD_REQUEST
-                    && let Some(lease) = &mut self.lease
+                    && is_unusable
+                    && let Some(lease) = &self.lease
                 {
-                    // It may have become one that wants a session.
-                    lease.spoil();
+                    lease.doubt();
                 }
                 self.failed(status, &error)
             }
