@@ -371,3 +371,59 @@ async fn an_answer_in_a_stream_is_an_answer() {
     assert_eq!(result["content"][0]["text"], "streamed");
     assert_eq!(server.count("tools/call"), 1);
 }
+
+#[tokio::test]
+async fn what_the_era_has_no_word_for_is_dropped_or_refused() {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = RawUpstream::calling(move |heard| {
+        let notifications =
+            ["notifications/elicitation/complete", "notifications/tools/list_changed", "notifications/tasks/status"];
+        let notifications =
+            notifications.map(|method| event(&json!({"jsonrpc": "2.0", "method": method, "params": {}}).to_string()));
+        let task = json!({"jsonrpc": "2.0", "id": "t", "method": "tasks/get", "params": {"taskId": "x"}});
+        let ping = json!({"jsonrpc": "2.0", "id": "p", "method": "ping"});
+        let requests = [task, ping].map(|request| event(&request.to_string()));
+        let rest = [Step::Gate(Arc::clone(&held)), event(&heard.says("done")), last_chunk()];
+        [events_head()].into_iter().chain(notifications).chain(requests).chain(rest).collect()
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {}}));
+    let (answer, answers) = tokio::join!(client.request("tools/call", json!({"name": "x"})), async {
+        let answers = server.until(|heard| {
+            heard.iter().filter(|heard| heard.method.is_empty() && heard.body["id"].is_string()).count() >= 2
+        });
+        let answers = answers.await;
+        open.add_permits(1);
+        answers
+    });
+    assert!(answer.is_json());
+    let answered = |id: &str| answers.iter().find(|heard| heard.body["id"] == id).unwrap().body.clone();
+    assert_eq!(answered("t")["error"]["code"], -32601);
+    assert_eq!(answered("p")["result"], json!({}));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_before_its_call_is_sent_leaves_nothing_behind() {
+    let open = gate();
+    let held = Arc::clone(&open);
+    let server = RawUpstream::start(move |heard| {
+        (heard.method == "initialize").then(|| {
+            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "raw", "version": "0"}});
+            vec![Step::Gate(Arc::clone(&held)), with_session(&heard.answer(&result.to_string()))]
+        })
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    let client = gateway.stateless();
+    tokio::select! {
+        _ = client.request("tools/call", json!({"name": "x"})) => panic!("nothing was sent"),
+        _ = server.heard("initialize", 1) => {}
+    }
+    open.add_permits(1);
+    // The session that was begun is ended, and the tool was never called.
+    server.until(|heard| heard.iter().any(|heard| heard.http_method == "DELETE")).await;
+    assert_eq!(server.count("tools/call"), 0);
+}

@@ -133,3 +133,27 @@ async fn a_complete_result_passes_byte_for_byte_under_the_clients_id() {
         assert_eq!(reply.refusal(), (200, -32603), "{reply:?}");
     }
 }
+
+#[tokio::test]
+async fn an_error_has_the_status_of_this_era_over_pipes_too() {
+    let gateway = Gateway::setup().stdio(&["--era", "modern"]).start().await;
+    let client = Modern::new(&gateway).declares(json!({}));
+    assert_eq!(client.call("ask", json!({})).await.refusal(), (400, -32021));
+    assert_eq!(client.call("no-such-tool", json!({})).await.refusal(), (200, -32602));
+}
+
+#[tokio::test]
+async fn a_server_sees_no_capability_of_tasks_of_either_dialect() {
+    let upstream = calling(|heard| {
+        let capabilities = &heard.body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        let result = json!({"resultType": "complete", "content": [], "structuredContent": capabilities});
+        vec![json_body(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, heard.id))]
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    for declared in [json!({"tasks": {}, "roots": {}}), json!({"extensions": {TASKS: {}}, "roots": {}})] {
+        let client = Modern::new(&gateway).declares(declared);
+        let reply = client.call("a", json!({})).await;
+        assert_eq!(reply.result["structuredContent"], json!({"roots": {}}), "{reply:?}");
+    }
+}

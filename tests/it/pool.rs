@@ -304,3 +304,14 @@ async fn a_server_that_wants_sessions_from_now_on_is_greeted_again() {
     alice.call("c", json!({})).await;
     assert_eq!(server.count("initialize"), 2);
 }
+
+#[tokio::test]
+async fn a_server_over_stdio_that_dies_is_started_again() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).stdio(&[]).start().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    alice.call("count", json!({})).await;
+    let response = alice.response("tools/call", json!({"name": "fault", "arguments": {"kind": "exit"}})).await;
+    assert_eq!(response["error"]["code"], -32603, "{response}");
+    let response = alice.response("tools/call", json!({"name": "count", "arguments": {}})).await;
+    assert_eq!(text_of(&response), "1");
+}

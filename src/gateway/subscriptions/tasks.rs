@@ -12,12 +12,15 @@ use crate::task::dialect::extension;
 use crate::task::store::{StoreError, Watch};
 use crate::task::{Ledger, Owner, Task, TaskId};
 
+/// Waits for a change of one task; says whether there may be more of them.
+type Changed = Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>;
+
 /// Tasks, and what was told of them.
 pub(super) struct Watched {
     owner: Owner,
     tasks: Vec<(TaskId, Option<u64>)>,
     /// Waits for a change of one task each.
-    changes: FuturesUnordered<Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>>,
+    changes: FuturesUnordered<Changed>,
     /// Tasks that may have changed.
     due: VecDeque<TaskId>,
     hasher: RandomState,

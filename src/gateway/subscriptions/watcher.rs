@@ -97,12 +97,12 @@ impl Watching {
         let settled = timeout(POST_LIMIT, settled).await.map_err(|_late| Fault::UpstreamUnreachable)?;
         let honoured = match &*settled.map_err(|_| Fault::Shutdown)? {
             Phase::Open { offered, answers } => {
-                let taken = |uri: &&Box<str>| answers.get(*uri) == Some(&true);
+                let taken = |uri: &str| answers.get(uri) == Some(&true);
                 Filter {
                     tools: filter.tools && offered.tools,
                     prompts: filter.prompts && offered.prompts,
                     resources: filter.resources && offered.resources,
-                    uris: filter.uris.iter().filter(taken).cloned().collect(),
+                    uris: filter.uris.iter().filter(|uri| taken(uri)).cloned().collect(),
                     tasks: None,
                 }
             }

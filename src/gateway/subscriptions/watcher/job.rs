@@ -212,15 +212,16 @@ impl Job {
     /// Subscribes to what is wanted and not subscribed to, and the other way round.
     async fn settle(&mut self, lease: &Lease) -> Result<(), Error> {
         let wanted = self.watcher.wanted();
+        // First, so that whoever names such a resource now waits until it is subscribed to again.
+        self.forget_unwanted(&wanted);
         let unwanted: Vec<Box<str>> = self.subscribed.difference(&wanted).cloned().collect();
         for uri in unwanted {
             self.subscribed.remove(&uri);
             self.ask(lease, Method::ResourcesUnsubscribe, &uri).await?;
         }
-        let settled = |uri: &Box<str>| matches!(&*self.watcher.phase.borrow(), Phase::Open { answers, .. } if answers.contains_key(uri));
+        let settled = |uri: &str| matches!(&*self.watcher.phase.borrow(), Phase::Open { answers, .. } if answers.contains_key(uri));
         let missing: Vec<Box<str>> =
             wanted.iter().filter(|uri| !self.subscribed.contains(*uri) && !settled(uri)).cloned().collect();
-        self.forget_unwanted(&wanted);
         for uri in missing {
             let has_room = self.subscribed.len() < MAX_WATCHED;
             let taken = has_room && self.ask(lease, Method::ResourcesSubscribe, &uri).await?;
