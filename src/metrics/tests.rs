@@ -33,6 +33,7 @@ fn exercise(metrics: &Metrics) {
     route.task_took(Duration::from_secs(20));
     metrics.task_ended(TaskStatus::Failed, EndReason::Deadline);
     route.upstream_request(UpstreamOutcome::Answered);
+    route.unchecked_call();
     metrics.rejected("acme", RejectReason::Creates);
     metrics.store(StoreOp::Get, Duration::from_micros(5));
     metrics.set_store_bytes(4096);
