@@ -95,7 +95,7 @@ impl Tool {
 
     /// `params` of the call; with `task`, so that it becomes one.
     pub(crate) fn params(self, task: bool) -> String {
-        let meta = (self.events() > 0).then(|| format!(r#","_meta":{{{PROGRESS_TOKEN}}}"#)).unwrap_or_default();
+        let meta = if self.events() > 0 { format!(r#","_meta":{{{PROGRESS_TOKEN}}}"#) } else { String::new() };
         let task = if task { r#","task":{}"# } else { "" };
         format!(r#"{{"name":"{}","arguments":{}{meta}{task}}}"#, self.name(), self.arguments())
     }

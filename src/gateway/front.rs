@@ -17,12 +17,15 @@ mod tasks;
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+use http::header::HeaderName;
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Object, string_value};
+use crate::jsonrpc::{Id, Object, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
 use crate::mcp::envelope::{Envelope, GATEWAY_INFO};
 use crate::mcp::input;
+use crate::mcp::level::Level;
 use crate::mcp::method::Method;
 use crate::mcp::project;
 use crate::mcp::version::ProtocolVersion;
@@ -60,6 +63,7 @@ impl Gateway {
         {
             return self.retried(call, request, envelope, state).await;
         }
+        check_wishes(envelope)?;
         let (client, waiting) = Client::new(self, call, request, envelope);
         let job = self.job_of(call, request, envelope, side)?;
         self.jobs.spawn("modern call", self.calls.track_future(job.run(client)));
@@ -74,6 +78,7 @@ impl Gateway {
         envelope: &Envelope<'_>,
         state: &RawValue,
     ) -> Result<Answer, Kind> {
+        check_wishes(envelope)?;
         let claim = self.check_retry(call, request, state.get())?;
         let (client, waiting) = Client::new(self, call, request, envelope);
         self.claim(claim, client, envelope.has_tasks)?;
@@ -100,6 +105,8 @@ impl Gateway {
         if course == Course::Refused {
             return Err(needs_tasks("This tool can only be called by requests that declare the extension"));
         }
+        let headers = std::mem::take(&mut call.headers);
+        let headers = if side == Side::Legacy { without_mirrors(headers) } else { headers };
         let mut params = match &side {
             Side::Legacy => params_for_legacy(request)?,
             Side::Modern(_) => self.params_for_modern(call, request, envelope)?,
@@ -124,7 +131,7 @@ impl Gateway {
             side,
             params,
             wants_progress: envelope.progress_token.is_some(),
-            headers: std::mem::take(&mut call.headers),
+            headers,
             claims: claims_of(envelope),
             log_level: envelope.log_level.as_deref().map(Into::into),
             profile,
@@ -132,7 +139,6 @@ impl Gateway {
             what,
             policy,
             course,
-            subject: parking::subject_of(&route, request),
             route,
         })
     }
@@ -144,6 +150,27 @@ impl Gateway {
         let state = self.brought_state(&Binding::of(call), request)?;
         Ok(modern::params_for_upstream(request, envelope, state).unwrap_or_else(|| whole.to_owned()))
     }
+}
+
+/// What a request may ask to be told (2026-07-28 logging, "Per-request Log Level"; progress, "Progress Flow").
+fn check_wishes(envelope: &Envelope<'_>) -> Result<(), Kind> {
+    if envelope.log_level.as_deref().is_some_and(|level| Level::parse(level).is_none()) {
+        return Err(Kind::Params("`io.modelcontextprotocol/logLevel` must be one of the eight levels"));
+    }
+    if envelope.progress_token.is_some_and(|token| Id::from_json(token).is_err()) {
+        return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
+    }
+    Ok(())
+}
+
+/// Header fields without those that repeat the body for readers of this era.
+fn without_mirrors(mut headers: HeaderMap) -> HeaderMap {
+    let is_mirror = |name: &&HeaderName| name.as_str().starts_with("mcp-");
+    let mirrors: Vec<HeaderName> = headers.keys().filter(is_mirror).cloned().collect();
+    for name in mirrors {
+        headers.remove(name);
+    }
+    headers
 }
 
 /// What a request says of its client, without what no upstream is told.

@@ -213,6 +213,69 @@ async fn somebody_else_s_task_does_not_exist_in_either_era() {
     }
 }
 
+/// Either client on either server: what it calls, what it is asked, and what it gets.
+#[tokio::test]
+async fn every_pairing_of_eras_works() {
+    for era in ERAS {
+        let gateway = Gateway::setup().server(Options { era, ..Options::default() }).start().await;
+        let legacy = gateway.open().await;
+        assert_eq!(text_of(&legacy.call("echo", json!({"text": "x"})).await), "x", "{era:?}");
+        let mut stream = legacy.request("tools/call", json!({"name": "ask", "arguments": {}})).await;
+        let asked = stream.until_method("elicitation/create").await;
+        legacy.accept(&asked, json!({"name": "Ada"})).await;
+        assert_eq!(text_of(&stream.response().await), "Hello, Ada", "{era:?}");
+        let modern = Modern::new(&gateway);
+        assert_eq!(modern.text("echo", json!({"text": "x"})).await, "x", "{era:?}");
+        let asked = modern.call("ask", json!({})).await;
+        let answered = modern.answer("ask", json!({}), &asked.result, json!({asked.key(): named("Ada")})).await;
+        assert_eq!(answered.text(), "Hello, Ada", "{era:?}");
+        // Each sees the same tools, and reads the same resource.
+        let here = legacy.result("tools/list", json!({})).await["tools"].take();
+        let there = modern.result("tools/list", json!({})).await["tools"].take();
+        let names = |tools: &Value| -> Vec<Value> {
+            tools.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect()
+        };
+        assert_eq!(names(&here), names(&there), "{era:?}");
+        let uri = json!({"uri": "demo://greeting"});
+        assert_eq!(legacy.result("resources/read", uri.clone()).await["contents"][0]["text"], "Hello");
+        assert_eq!(modern.result("resources/read", uri).await["contents"][0]["text"], "Hello");
+    }
+}
+
+/// One task after the other, from both sides.
+#[tokio::test]
+async fn a_task_of_one_era_is_read_answered_and_cancelled_from_the_other() {
+    for era in ERAS {
+        let gateway = gateway(era).await;
+        let (legacy, modern) = ada(&gateway).await;
+        let made_in_session = legacy.start("ask", json!({})).await;
+        let seen = modern.until(&made_in_session, "input_required").await;
+        modern.update(&made_in_session, json!({question(&seen).0: named("Ada")})).await;
+        assert_eq!(text_of(&legacy.outcome(&made_in_session).await), "Hello, Ada", "{era:?}");
+        let made_without = modern.start("ask", json!({})).await;
+        modern.until(&made_without, "input_required").await;
+        assert_eq!(legacy.task(&made_without).await["status"], "input_required");
+        legacy.cancel(&made_without).await;
+        assert_eq!(modern.task(&made_without).await["status"], "cancelled", "{era:?}");
+    }
+}
+
+/// Nobody asks for a task: what takes longer than the configuration says becomes one.
+#[tokio::test]
+async fn a_slow_call_becomes_a_task_and_a_quick_one_does_not() {
+    for era in ERAS {
+        let gateway = Gateway::setup().server(Options { era, ..Options::default() }).start().await;
+        let client = Modern::new(&gateway).with_tasks();
+        assert_eq!(client.text("echo", json!({"text": "quick"})).await, "quick", "{era:?}");
+        let handle = client.create("hold", json!({})).await;
+        let id = handle["taskId"].as_str().unwrap();
+        assert_eq!(client.task(id).await["status"], "working");
+        gateway.upstream.release();
+        assert_eq!(client.until(id, "completed").await["result"]["content"][0]["text"], "held to the end");
+        assert_eq!(gateway.upstream.stats().tool("hold").started, 1, "{era:?}");
+    }
+}
+
 /// What each client calls, and what it must get for that.
 fn params(owner: &str, number: u64) -> Value {
     match number % 4 {

@@ -427,3 +427,28 @@ async fn a_client_that_goes_away_before_its_call_is_sent_leaves_nothing_behind()
     server.until(|heard| heard.iter().any(|heard| heard.http_method == "DELETE")).await;
     assert_eq!(server.count("tools/call"), 0);
 }
+
+#[tokio::test]
+async fn a_wish_that_nobody_can_grant_is_refused_before_anything_is_sent() {
+    let gateway = Gateway::start().await;
+    for (key, value) in [("io.modelcontextprotocol/logLevel", json!("loud")), ("progressToken", json!([1]))] {
+        let client = gateway.stateless().saying(key, value);
+        let (_, error) = client.error("tools/call", json!({"name": "echo", "arguments": {"text": "x"}})).await;
+        assert_eq!(error["code"], -32602, "{key}");
+    }
+    assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
+}
+
+#[tokio::test]
+async fn headers_of_this_era_stay_here() {
+    let server = RawUpstream::start(|_| None).await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
+    gateway.stateless().call("x", json!({})).await;
+    let heard = server.until(|heard| heard.iter().any(|heard| heard.method == "tools/call")).await;
+    for request in heard.iter().filter(|heard| matches!(heard.method.as_str(), "initialize" | "tools/call")) {
+        assert!(
+            !request.headers.contains_key("mcp-method") && !request.headers.contains_key("mcp-name"),
+            "{request:?}"
+        );
+    }
+}

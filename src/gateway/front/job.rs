@@ -43,8 +43,6 @@ pub(super) struct Job {
     pub(super) what: What,
     pub(super) policy: TaskPolicy,
     pub(super) course: Course,
-    /// Stands for what was called and with what.
-    pub(super) subject: [u8; 32],
 }
 
 /// What kind of request it is.

@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::clock::Timestamp;
 use crate::gateway::Gateway;
+use crate::gateway::Request;
 use crate::gateway::call::Call;
 use crate::gateway::rejection::{Kind, QUOTA_RETRY};
-use crate::gateway::{Request, Route};
 use crate::jsonrpc::{Object, raw_string, string_value};
 use crate::mcp::input::{self, InputResponse};
 use crate::seal::{Purpose, Sealer, fingerprint};
@@ -152,15 +152,14 @@ impl Ticket {
 
 /// Stands for what is called and with what, however a client spells it the second time: all of `params` but what belongs
 /// to one request alone.
-pub(super) fn subject_of(route: &Route, request: &Request<'_>) -> [u8; 32] {
-    let params = request.params.whole.map_or("{}", RawValue::get);
+pub(super) fn subject_of(route: &str, method: &str, params: &str) -> [u8; 32] {
     let mut params: Value = serde_json::from_str(params).unwrap_or_default();
     if let Some(members) = params.as_object_mut() {
         for of_one_request in ["_meta", "inputResponses", "requestState", "task"] {
             members.remove(of_one_request);
         }
     }
-    fingerprint(&[&route.name, &request.name, &params.to_string()])
+    fingerprint(&[route, method, &params.to_string()])
 }
 
 /// The answers that a request brings.
@@ -186,8 +185,9 @@ impl Gateway {
     pub(super) fn check_retry(&self, call: &Call, request: &Request<'_>, state: &str) -> Result<Claim, Kind> {
         let stale = || Kind::Params(STALE);
         let ticket = string_value(state).and_then(|state| Ticket::open(&self.sealer, &state)).ok_or_else(stale)?;
-        let is_theirs =
-            ticket.principal == call.principal.digest() && ticket.subject == subject_of(&call.route, request);
+        let params = request.params.whole.map_or("{}", RawValue::get);
+        let is_theirs = ticket.principal == call.principal.digest()
+            && ticket.subject == subject_of(&call.route.name, &request.name, params);
         if !is_theirs || ticket.expires <= self.clock.now() {
             return Err(stale());
         }

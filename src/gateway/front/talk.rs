@@ -17,6 +17,7 @@ use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::Session;
 use crate::jsonrpc::Id;
 use crate::mcp::project;
+use crate::task::state::MAX_QUESTION_BYTES;
 
 use super::client::Client;
 use super::course::Course;
@@ -269,9 +270,12 @@ impl<'j> Talk<'j> {
 
     /// Takes a question, if the client can be asked it; says whether it can.
     fn take_question(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) -> bool {
-        let request = project::input_request(&method, params.as_deref()).filter(|_| self.job.may_ask);
+        let open: usize = self.asked.iter().map(|question| question.request.len()).sum();
+        let request = project::input_request(&method, params.as_deref())
+            .filter(|request| self.job.may_ask && open + request.len() <= MAX_QUESTION_BYTES);
         let Some(request) = request else {
-            // 2026-07-28 patterns, "Supported Requests": the answers to all other methods can't ask.
+            // 2026-07-28 patterns, "Supported Requests": the answers to all other methods can't ask. Nor can more be asked
+            // at once than a client is made to read.
             if let Some(exchange) = &mut self.exchange {
                 exchange.answer(&id, &refusal(&method));
             }

@@ -56,6 +56,11 @@ def expected_support(names: list[str]) -> dict[str, str]:
     return {name: policy["support"].get(name, "optional") for name in names if name != policy["denied"]["name"]}
 
 
+def names_of(listed: list[Any]) -> list[str]:
+    """The names of tools, but for those that a server shows only to who declared in a handshake what they need."""
+    return [tool.name for tool in listed if tool.name not in tools.get("hidden", [])]
+
+
 async def check(name: str, body: Callable[[], Awaitable[None]]) -> None:
     """Runs one check under a time limit and prints how it went."""
     line = {"check": name, "status": "passed"}

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx2
-from checks import bare, begun, check, expect, expect_same, options, sure, tools
+from checks import bare, begun, check, expect, expect_same, names_of, options, sure, tools
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CreateMessageResult, ElicitResult, TextContent
@@ -38,7 +38,7 @@ async def same_both_ways(there: Client, direct: Client, call: dict[str, Any], ex
 
 async def lists_tools(there: Client, direct: Client) -> None:
     listed, expected = await there.list_tools(), await direct.list_tools()
-    expect_same([tool.name for tool in listed.tools], [tool.name for tool in expected.tools], "listed tools")
+    expect_same(names_of(listed.tools), names_of(expected.tools), "listed tools")
 
 
 async def reports_progress(there: Client) -> None:

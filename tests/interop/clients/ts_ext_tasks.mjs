@@ -2,10 +2,11 @@
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { createTaskSessionFromClient } from '@modelcontextprotocol/ext-tasks/client'
-import { bare, begun, check, expect, expectSame, options, tools } from './checks.mjs'
+import { bare, begun, check, expect, expectSame, namesOf, options, tools } from './checks.mjs'
 import { dispatcher } from './raw_dispatch.mjs'
 
 const INVALID_PARAMS = -32602
+const TRIES = 5
 const NOBODY = '00000000-0000-4000-8000-000000000000'
 const EXTENSION = 'io.modelcontextprotocol/tasks'
 const modern = options.era === 'modern'
@@ -94,12 +95,15 @@ await check(`the era is ${options.era}, with tasks`, () => {
 })
 
 await check('list: the tools of the server', async () => {
-  const names = ({ tools: listed }) => listed.map(({ name }) => name)
-  expectSame(names(await there.client.listTools()), names(await direct.listTools()), 'listed tools')
+  expectSame(namesOf(await there.client.listTools()), namesOf(await direct.listTools()), 'listed tools')
 })
 
 await check('a quick call is answered plainly', async () => {
-  const execution = await there.session.callTool(tools.same[0].name, tools.same[0].arguments)
+  let execution
+  // A machine that is busy may make it slow.
+  for (let tries = 0; tries < TRIES && execution?.kind !== 'immediate'; tries++) {
+    execution = await there.session.callTool(tools.same[0].name, tools.same[0].arguments)
+  }
   expect(execution.kind === 'immediate', `answered with a ${execution.kind}`)
   expectSame((await settled(execution)).result, known(await direct.callTool(tools.same[0])), 'result')
 })

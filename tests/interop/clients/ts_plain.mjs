@@ -1,7 +1,7 @@
 // The TypeScript SDK 2.x alone, as a client of 2026-07-28 that knows nothing of tasks: every call is answered in the call.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
-import { bare, begun, check, expect, expectSame, options, sure, tools } from './checks.mjs'
+import { bare, begun, check, expect, expectSame, namesOf, options, sure, tools } from './checks.mjs'
 
 /** A connected client that answers every question, and notes what it was asked. */
 async function connect(url, key) {
@@ -38,8 +38,7 @@ await check('the era is modern', () => {
 })
 
 await check('list: the tools of the server', async () => {
-  const names = ({ tools: listed }) => listed.map(({ name }) => name)
-  expectSame(names(await there.client.listTools()), names(await direct.client.listTools()), 'listed tools')
+  expectSame(namesOf(await there.client.listTools()), namesOf(await direct.client.listTools()), 'listed tools')
 })
 
 for (const call of tools.same) await check(`the result equals the direct one: ${call.name}`, () => sameBothWays(call))

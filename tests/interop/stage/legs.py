@@ -46,7 +46,7 @@ LEGACY = (*TASK_CLIENTS, "ext-tasks-legacy", "rmcp-legacy")
 MODERN = ("ext-tasks", "fastmcp-4", "rmcp", "probe", "ts-plain", "py-plain")
 # A call becomes a task soon; a question asked before that makes it one, but for one tool that asks in the call.
 SOON = {
-    "tasks": {"defer": "200ms", "questions": "in_task", "tools": [{"match": "ask", "questions": "in_call"}]},
+    "tasks": {"defer": "500ms", "questions": "in_task", "tools": [{"match": "ask", "questions": "in_call"}]},
 }
 
 
@@ -104,7 +104,8 @@ LEGS = [
     Leg("server without sessions", "demo", options=("--stateless",), without="questions"),
     # Clients of 2026-07-28, and both eras at one endpoint.
     Leg("server-everything, modern clients", "everything", MODERN),
-    Leg("server-everything over stdio, modern clients", "everything", MODERN, stdio=True),
+    # With keys, since callers without them get a process for each call.
+    Leg("demo server over stdio, modern clients with keys", "demo", MODERN, stdio=True, keys=True),
     Leg("FastMCP 3 server, modern clients", "plain", MODERN),
     Leg("FastMCP 3 server, modern clients with keys", "plain", MODERN, keys=True),
     Leg("TypeScript server of 2025-11-25, clients of both eras", "ts", LEGACY + MODERN, behind="legacy"),

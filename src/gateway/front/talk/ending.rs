@@ -28,12 +28,14 @@ impl Talk<'_> {
         match end {
             End::Answered(message) => self.answered(&message),
             End::Refused { status, error } => {
-                let is_unusable = matches!(project::code_of(&error), Some(code::INVALID_REQUEST | SESSION_WANTED));
-                if status == StatusCode::BAD_REQUEST
-                    && is_unusable
-                    && let Some(lease) = &self.lease
-                {
-                    lease.doubt();
+                if let Some(lease) = self.lease.as_mut().filter(|_| status == StatusCode::BAD_REQUEST) {
+                    match project::code_of(&error) {
+                        Some(code::INVALID_REQUEST | SESSION_WANTED) => lease.doubt(),
+                        // So says a server that has changed its era meanwhile and misses the claims of the other: a new
+                        // greeting tells. Of one that has not, it is nothing but another greeting.
+                        Some(code::INVALID_PARAMS) => lease.spoil(),
+                        _ => {}
+                    }
                 }
                 self.failed(status, &error)
             }

