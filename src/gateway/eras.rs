@@ -140,8 +140,8 @@ impl Gateway {
     /// other era now than the conversation.
     pub(super) async fn has_changed_era(self: &Arc<Self>, route: &Arc<Route>, key: &SessionKey, error: &Error) -> bool {
         if key.version.has_sessions() {
-            // A server of both eras has no cause to say so.
-            matches!(error, Error::Refused { error, .. } if probe::is_modern_error(error))
+            // A server of both eras has no cause to say so of a session.
+            matches!(error, Error::Refused { error, .. } if probe::knows_no_sessions(error))
         } else {
             self.modern_refused(route, error).await.is_some()
         }

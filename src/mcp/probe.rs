@@ -65,10 +65,19 @@ pub fn of_status(status: u16) -> Finding {
 }
 
 /// Whether only modern servers refuse with this `error`.
-#[must_use]
-pub fn is_modern_error(error: &str) -> bool {
+fn is_modern_error(error: &str) -> bool {
     let code = Object::parse(error).ok().and_then(|error| number(error.get("code")?));
     matches!(code, Some(code::UNSUPPORTED_VERSION | code::HEADER_MISMATCH | code::MISSING_CAPABILITY))
+}
+
+/// Whether a request on a session was refused as only servers without sessions do: in one of their ways, or because it
+/// makes no claims (2026-07-28 basic, "Per-request metadata": the error names the key that is missing).
+#[must_use]
+pub fn knows_no_sessions(error: &str) -> bool {
+    let parsed = Object::parse(error).unwrap_or_default();
+    let misses_claims = parsed.get("code").and_then(number) == Some(code::INVALID_PARAMS)
+        && parsed.get("message").is_some_and(|message| message.contains("io.modelcontextprotocol"));
+    misses_claims || is_modern_error(error)
 }
 
 /// Whether a modern call that was refused so, `error` being the JSON-RPC error in the body if there was one, may have met
@@ -206,5 +215,8 @@ mod tests {
             assert_eq!(looks_legacy(status, error.as_deref()), legacy, "{status} {error:?}");
         }
         assert!(is_modern_error(r#"{"code":-32022,"message":""}"#) && !is_modern_error(r#"{"code":-32601}"#));
+        let misses = r#"{"code":-32602,"message":"`_meta` lacks io.modelcontextprotocol/protocolVersion"}"#;
+        assert!(knows_no_sessions(misses) && knows_no_sessions(r#"{"code":-32020,"message":""}"#));
+        assert!(!knows_no_sessions(r#"{"code":-32602,"message":"Unknown tool"}"#) && !knows_no_sessions("[]"));
     }
 }
