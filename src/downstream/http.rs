@@ -7,9 +7,10 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -190,10 +191,14 @@ impl Endpoints {
             Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
         let announced = headers.get(::http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0);
+        let last = Instant::now() + self.patience.body * PAUSES;
         if announced > u64::try_from(self.max_body).unwrap_or(u64::MAX) {
+            // One that asks beforehand has not begun to send.
+            if !headers.contains_key(EXPECT) {
+                self.discard(body, last).await;
+            }
             return Err(too_large);
         }
-        let last = Instant::now() + self.patience.body * PAUSES;
         let mut first = Bytes::new();
         let mut all = Vec::new();
         loop {
@@ -206,6 +211,8 @@ impl Endpoints {
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
             if first.len() + all.len() + data.len() > self.max_body {
+                drop((first, all));
+                self.discard(body, last).await;
                 return Err(too_large);
             }
             if first.is_empty() && all.is_empty() {
@@ -216,6 +223,28 @@ impl Endpoints {
             }
         }
         Ok(if all.is_empty() { first } else { Bytes::from(all) })
+    }
+}
+
+/// Of a body that is too large, this many times the most that is taken is read and thrown away.
+const DISCARDED: usize = 4;
+/// Whoever pauses for so long is not sending any more, and waits for the answer.
+const DISCARD_PAUSE: Duration = Duration::from_millis(500);
+
+impl Endpoints {
+    /// Reads on in a body that is refused, within bounds: a client that is still sending when the connection closes may never
+    /// see why (RFC 9112, 9.6).
+    async fn discard(&self, mut body: Incoming, last: Instant) {
+        let mut left = self.max_body.saturating_mul(DISCARDED);
+        loop {
+            let limit = last.min(Instant::now() + DISCARD_PAUSE);
+            let Ok(Some(Ok(frame))) = tokio::time::timeout_at(limit, body.frame()).await else { return };
+            let read = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(read) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
     }
 }
 

@@ -148,16 +148,32 @@ impl Deliveries {
             self.disclaim(stream.number, task.id, question.number);
             return true;
         }
-        let mut text = self.voided_events(task.id);
-        text.extend_from_slice(&sse::write_event(None, &question_message(task.id, question)));
-        stream.waiting.fetch_add(text.len(), Ordering::Relaxed);
-        let events = room.send(Bytes::from(text));
+        let events = self.write(task, question, stream, room);
         if events.is_closed() {
             // Whoever closed it may have looked for claims before this one was made.
             self.disclaim(stream.number, task.id, question.number);
             Box::pin(self.release_task(ledger, &task.owner, task.id, stream.number)).await;
         }
         true
+    }
+
+    /// Writes a claimed question, after the word that those which went down with their stream are void. Whoever writes at the
+    /// same time waits: no new question overtakes that word.
+    fn write(
+        &self,
+        task: &Task,
+        question: &Question,
+        stream: &Stream,
+        room: mpsc::OwnedPermit<Bytes>,
+    ) -> mpsc::Sender<Bytes> {
+        let mut voided = self.voided.entry(task.id).or_default();
+        let mut text: Vec<u8> = voided.drain(..).flat_map(|number| void_event(task.id, number)).collect();
+        text.extend_from_slice(&sse::write_event(None, &question_message(task.id, question)));
+        stream.waiting.fetch_add(text.len(), Ordering::Relaxed);
+        let events = room.send(Bytes::from(text));
+        drop(voided);
+        self.voided.remove_if(&task.id, |_, numbers| numbers.is_empty());
+        events
     }
 
     /// Gives back what a closed stream had claimed, and puts it to others.
@@ -218,11 +234,6 @@ impl Deliveries {
             claims.is_empty()
         });
         found
-    }
-
-    fn voided_events(&self, task: TaskId) -> Vec<u8> {
-        let numbers = self.voided.remove(&task).map(|(_, numbers)| numbers).unwrap_or_default();
-        numbers.into_iter().flat_map(|number| void_event(task, number)).collect()
     }
 }
 

@@ -134,6 +134,8 @@ label! {
         UpstreamQueue => "upstream_queue",
         /// Too many of a caller's calls wait for their client's answers.
         ParkedCalls => "parked_calls",
+        /// More `subscriptions/listen` streams than a caller may have.
+        Subscriptions => "subscriptions",
         /// No more sessions.
         Sessions => "sessions",
         /// No or bad credentials.
