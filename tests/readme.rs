@@ -232,6 +232,7 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     // What has labels of its own is served once it has been used.
     metrics.route("r").request().finish(Outcome::Ok);
     metrics.route("r").upstream_request(UpstreamOutcome::Answered);
+    metrics.route("r").unchecked_call();
     metrics.rejected("t", RejectReason::Params);
     metrics.task_ended(TaskStatus::Completed, EndReason::Returned);
     metrics.store(StoreOp::Get, std::time::Duration::ZERO);
