@@ -194,6 +194,23 @@ async fn a_call_that_may_become_a_task_is_sent_with_headers_that_fit() {
 }
 
 #[tokio::test]
+async fn a_task_that_is_made_at_once_is_mended_as_well() {
+    let server = Server::start().await;
+    let gateway =
+        Gateway::setup().in_front_of(&server.upstream.url()).tasks("defer: 0s, questions: in_task").start().await;
+    let client = Modern::new(&gateway).with_tasks();
+    let params = json!({"name": "here", "arguments": {"place": "eu"}});
+    let old = [("mcp-param-region", "eu")];
+    let first = client.request_with(&old, "tools/call", params.clone()).await;
+    client.until(first.result["taskId"].as_str().unwrap(), "completed").await;
+    server.rename("zone");
+    let second = client.request_with(&old, "tools/call", params).await;
+    let task = client.until(second.result["taskId"].as_str().unwrap(), "completed").await;
+    assert_eq!(task["result"]["structuredContent"], json!([1, 2]), "{task}");
+    assert_eq!(server.upstream.count("tools/call"), 3);
+}
+
+#[tokio::test]
 async fn the_tools_are_listed_once_for_all_who_wait() {
     let opened = gate();
     let waiting = Arc::clone(&opened);

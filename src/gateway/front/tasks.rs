@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use crate::gateway::eras::Side;
 use crate::gateway::exchange::Happening;
 use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
@@ -52,12 +53,14 @@ impl Job {
     /// Calls the upstream for a task that was just made.
     async fn hold(&mut self, task: &Arc<Task>) {
         let queued = (task.state == State::Queued).then(|| self.route.metrics.task_queued());
+        let is_modern = matches!(self.side, Side::Modern(_));
+        let refresh = is_modern.then(|| self.gateway.mirror_anew(&self.route, &self.params)).flatten();
         let mut draft = Draft {
             params: std::mem::take(&mut self.params),
             wants_progress: true,
             headers: self.headers.clone(),
             exclusive: self.policy.exclusive,
-            refresh: None,
+            refresh,
         };
         // A session that was kept may be unknown to its server by now; one that was just opened is not.
         let Some((session, mut lease)) = self.ready_for(task, queued).await else { return };
