@@ -11,7 +11,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{Context, SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// No token is longer, but for those that carry what an upstream gave (see [`Purpose::longest`]).
+/// No token is longer, but for those that carry what an upstream gave (see `Purpose::longest`).
 pub const MAX_TOKEN: usize = 2048;
 /// As many bytes fit into a token.
 pub const MAX_PLAIN: usize = MAX_TOKEN / 4 * 3 - ID_LEN - NONCE_LEN - TAG_LEN;
