@@ -269,6 +269,7 @@ impl Gateway {
         let body = std::mem::take(&mut call.body);
         match Message::parse_with_id(&body) {
             Ok(message) => self.message(call, &body, message, asked).await,
+            Err(Defect::Batch) if call.version.is_modern() => Err(Kind::Malformed(Defect::Batch).into()),
             // Rare and large: every request would have room for it.
             Err(Defect::Batch) => Box::pin(self.batch(call, &body)).await,
             Err(defect) => Err(Kind::Malformed(defect).into()),

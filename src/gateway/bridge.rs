@@ -64,6 +64,10 @@ impl Gateway {
             Method::SetLevel => self.set_level(call, &session, request).await,
             Method::ResourcesSubscribe => self.bridged_subscribe(call, &session, request).await,
             Method::ResourcesUnsubscribe => self.bridged_unsubscribe(call, &session, request).await,
+            // Of the server's era, not of this session's.
+            Method::Discover | Method::Listen | Method::TasksUpdate => {
+                Err(Kind::NotServed("This method is not part of this protocol version"))
+            }
             _ => self.bridged_call(call, session, request, manner).await,
         }
     }

@@ -54,6 +54,9 @@ impl SessionPolicy {
     }
 }
 
+/// As many sessions of one caller and profile are kept for later calls.
+const MOST_IDLE: usize = 16;
+
 /// Whose session it is and what it was opened with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -190,9 +193,18 @@ impl Pool {
         if pooled.is_stateless() {
             let number = self.openings.fetch_add(1, Ordering::Relaxed);
             shelf.shared.get_or_insert_with(|| (number, opening::opened(pooled)));
-        } else {
-            shelf.idle.push(pooled);
+            return;
         }
+        // The one used longest ago goes: a burst of calls must not leave as many sessions behind.
+        let surplus = (shelf.idle.len() >= MOST_IDLE).then(|| shelf.idle.remove(0));
+        shelf.idle.push(pooled);
+        drop(shelves);
+        drop(surplus);
+    }
+
+    /// Forgets the idle sessions of a route whose upstream has lost one: it has most likely lost them all.
+    pub(super) fn forget_idle(&self, route: &Route) {
+        drop(self.take_out(|pooled| pooled.route.name == route.name && pooled.is_unused()));
     }
 
     /// Ends the sessions that nobody has used for long.

@@ -60,6 +60,12 @@ impl FairQueue {
         self.0.plain_queue
     }
 
+    /// How many places there are.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.0.places
+    }
+
     /// `places` places, of which there is always at least one; at most `plain_queue` plain calls wait for them.
     #[must_use]
     pub fn new(places: usize, plain_queue: usize) -> Self {

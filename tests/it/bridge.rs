@@ -132,6 +132,12 @@ async fn lists_lose_what_the_other_era_added_and_say_what_can_be_a_task() {
     assert_eq!(upstream.heard("tools/list", 1).await.last().unwrap().body["params"]["cursor"], "1");
     assert_eq!(client.result("prompts/list", json!({})).await, json!({"prompts": []}));
     assert_eq!(client.error("tools/call", json!({"name": "admin_x"})).await["message"], "Unknown tool");
+    // What belongs to the server's era alone is not there in the client's.
+    for method in ["subscriptions/listen", "tasks/update"] {
+        let params = json!({"notifications": {"toolsListChanged": true}});
+        assert_eq!(client.error(method, params).await["code"], -32601, "{method}");
+        assert_eq!(upstream.count(method), 0, "{method}");
+    }
     // What nobody here knows goes through, and comes back as the server says.
     assert_eq!(client.error("vendor/thing", json!({"a": [1]})).await["code"], -32601);
     assert_eq!(upstream.heard("vendor/thing", 1).await[0].body["params"]["a"], json!([1]));

@@ -450,8 +450,21 @@ async fn a_url_that_is_declined_or_cannot_be_asked_for_ends_the_call() {
 }
 
 #[tokio::test]
+async fn calls_that_wait_leave_most_of_a_route_to_others() {
+    let callers = &["acme/alice", "acme/bob", "acme/carol"];
+    let gateway = Gateway::setup().callers(callers).upstream("max_in_flight: 4").start().await;
+    let [alice, bob, carol] =
+        ["alice", "bob", "carol"].map(|name| gateway.stateless_as(name).declaring(json!({"elicitation": {}})));
+    assert_eq!(alice.call("ask", json!({})).await["resultType"], "input_required");
+    assert_eq!(alice.error("tools/call", call("ask")).await.1["data"]["reason"], "parked_calls");
+    assert_eq!(bob.call("ask", json!({})).await["resultType"], "input_required");
+    assert_eq!(carol.error("tools/call", call("ask")).await.1["data"]["reason"], "parked_calls");
+    assert_eq!(carol.call("echo", json!({"text": "still"})).await["content"][0]["text"], "still");
+}
+
+#[tokio::test]
 async fn only_so_many_calls_of_one_caller_wait() {
-    let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).upstream("max_in_flight: 200").start().await;
+    let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).upstream("max_in_flight: 256").start().await;
     let forms = || json!({"elicitation": {}});
     let alice = gateway.stateless_as("alice").declaring(forms());
     let mut last = Value::Null;

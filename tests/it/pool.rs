@@ -130,6 +130,43 @@ async fn a_task_on_a_forgotten_session_is_begun_on_another() {
 }
 
 #[tokio::test]
+async fn a_server_that_was_started_anew_costs_nobody_an_answer_however_many_sessions_were_idle() {
+    let gateway = with_callers().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    // As many as are in use at once are idle afterwards, up to a bound.
+    let many = futures_util::future::join_all((0..20).map(|_| alice.call("hold", json!({}))));
+    tokio::join!(many, async {
+        gateway.started("hold", 20).await;
+        gateway.upstream.release();
+    });
+    let kept = gateway.seen(|stats| stats.deleted == 4).await;
+    assert_eq!((kept.sessions_opened, kept.sessions), (20, 16));
+    gateway.upstream.forget_sessions();
+    for count in ["1", "2", "3", "4"] {
+        assert_eq!(alice.call("count", json!({})).await["content"][0]["text"], count);
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 21);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_a_place_has_no_session_yet() {
+    let gateway = Gateway::setup().callers(&["acme/alice"]).upstream("max_in_flight: 1").start().await;
+    let alice = gateway.stateless_as("alice").declaring(forms());
+    let tasks = Modern::new(&gateway).with_tasks().caller("alice");
+    let both = async { tokio::join!(alice.call("hold", json!({})), alice.call("echo", json!({"text": "x"}))) };
+    let meanwhile = async {
+        gateway.started("hold", 1).await;
+        // What needs no place comes through; the call that waits has had time for a greeting by then.
+        for _ in 0..20 {
+            assert_eq!(tasks.request("tasks/get", json!({"taskId": "nobody's"})).await.refusal(), (200, -32602));
+        }
+        assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+        gateway.upstream.release();
+    };
+    within(async { tokio::join!(both, meanwhile) }).await;
+}
+
+#[tokio::test]
 async fn a_server_that_forgets_every_session_at_once_is_not_asked_for_ever() {
     let server = RawUpstream::start(|heard| (heard.method == "tools/call").then(|| vec![bare(404)])).await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;

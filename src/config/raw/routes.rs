@@ -168,10 +168,12 @@ pub(crate) struct Tasks {
     /// Whether clients may, must or must not call a tool as a task.
     pub(crate) support: Support,
     /// For clients of protocol 2026-07-28 with the tasks extension: a call that takes longer becomes a task. `0s`: every
-    /// call does, at once. `never`: none does for that reason.
+    /// call does, at once. `never`: none does for that reason. Where a question goes into the call (see `questions`), a call
+    /// waits 5s at least, so that the question can come before the task.
     pub(crate) defer: Defer,
     /// For clients of protocol 2026-07-28 with the tasks extension: where a question goes that the server asks before the
-    /// task exists.
+    /// task exists. `in_task`: the question makes the call a task, which asks. `in_call`: the answer to the call asks. `auto`:
+    /// in the call where the server speaks 2026-07-28, else in the task.
     pub(crate) questions: Questions,
     /// A call runs alone on its upstream session, so that questions which arrive there are surely its own.
     pub(crate) exclusive: bool,

@@ -12,18 +12,24 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::clock::Timestamp;
-use crate::gateway::Gateway;
-use crate::gateway::Request;
 use crate::gateway::call::Call;
 use crate::gateway::rejection::{Kind, QUOTA_RETRY};
+use crate::gateway::{Gateway, Request, Route};
 use crate::jsonrpc::{Object, raw_string, string_value};
 use crate::mcp::input::{self, InputResponse};
 use crate::seal::{Purpose, Sealer, fingerprint};
 
 use super::client::Client;
 
-/// How many calls of one caller may wait at the same time.
-pub(super) const MOST_PARKED: usize = 64;
+/// How many calls of one caller may wait at the same time, whatever their route has room for.
+const MOST_PARKED: usize = 64;
+
+/// How many calls may wait at a route, of one caller and of all. Each keeps its place at the upstream: the greater part has to
+/// be left to calls that go on, and to other callers.
+fn most_parked(route: &Route) -> (usize, usize) {
+    let places = route.places.places();
+    ((places / 4).clamp(1, MOST_PARKED), (places / 2).max(1))
+}
 
 /// What is wrong with a state, whatever it is.
 const STALE: &str = "This `requestState` is not valid, or not any more; call again without it";
@@ -47,6 +53,7 @@ pub(in crate::gateway) struct Parking {
 #[derive(Debug)]
 struct Parked {
     principal: [u8; 16],
+    route: Arc<str>,
     /// The round that may be answered now.
     round: Option<u32>,
     /// Keys and methods of what was asked in it.
@@ -74,15 +81,24 @@ impl Place {
     ///
     /// # Errors
     /// When its caller has as many as may be.
-    pub(super) fn take(gateway: &Arc<Gateway>, principal: [u8; 16], subject: [u8; 32]) -> Result<Self, Kind> {
+    pub(super) fn take(
+        gateway: &Arc<Gateway>,
+        route: &Route,
+        principal: [u8; 16],
+        subject: [u8; 32],
+    ) -> Result<Self, Kind> {
+        let (of_caller, of_all) = most_parked(route);
         let number = gateway.mint_number();
         let (sender, retries) = mpsc::channel(1);
         let mut calls = gateway.parking.calls();
-        if calls.values().filter(|parked| parked.principal == principal).count() >= MOST_PARKED {
-            let limit = u64::try_from(MOST_PARKED).unwrap_or(u64::MAX);
+        let here = || calls.values().filter(|parked| parked.route == route.name);
+        let own = here().filter(|parked| parked.principal == principal).count();
+        if own >= of_caller || here().count() >= of_all {
+            let limit = u64::try_from(of_caller).unwrap_or(u64::MAX);
             return Err(Kind::Quota { reason: "parked_calls", limit, retry_after: QUOTA_RETRY });
         }
-        calls.insert(number, Parked { principal, round: None, asked: Vec::new(), retries: sender });
+        let route = Arc::clone(&route.name);
+        calls.insert(number, Parked { principal, route, round: None, asked: Vec::new(), retries: sender });
         drop(calls);
         let ticket = Ticket { number, round: 0, expires: Timestamp::from_millis(0), principal, subject };
         Ok(Self { gateway: Arc::clone(gateway), number, round: 0, ticket, retries })

@@ -6,13 +6,13 @@ use crate::gateway::Gateway;
 use crate::gateway::bridge::{Declared, Offer};
 use crate::gateway::eras::Side;
 use crate::gateway::exchange::{Dispatch, End, Exchange, Happening};
-use crate::gateway::pool::Lease;
+use crate::gateway::pool::{Lease, SessionPolicy};
 use crate::gateway::rejection::Kind;
 use crate::gateway::session::{Session, Terms};
 use crate::jsonrpc::{Message, Object, Outcome};
 use crate::mcp::level::Level;
 use crate::mcp::version::ProtocolVersion;
-use crate::tenant::fair;
+use crate::tenant::fair::{self, Permit};
 
 use super::client::Client;
 use super::job::Job;
@@ -26,23 +26,33 @@ pub(super) struct Ready {
 }
 
 impl Job {
-    /// Gets what the call needs. The conversation first, then the gate, then the place: whoever waits for one of the former
-    /// keeps nobody else from a place.
+    /// Gets what the call needs. Where calls wait for each other's turn on a conversation, that comes before the place: whoever
+    /// waits for the former keeps nobody else from the latter. Else the place comes first, so that a burst of calls opens hardly
+    /// more sessions, or children, than there are places.
     pub(super) fn get_ready(&self, client: &Client) -> impl Future<Output = Result<Ready, Kind>> + use<'_> {
         let level = client.level();
         async move {
+            let takes_turns = self.route.sessions == SessionPolicy::Pinned || self.route.tools.has_exclusive();
+            let early = if takes_turns { None } else { Some(self.place().await?) };
             let (session, lease) = self.conversation(level).await?;
-            let places = self.places(&session).await?;
+            let places = self.places(&session, early).await?;
             Ok(Ready { session, lease, places })
         }
     }
 
-    /// The gate of its session, and its place.
-    pub(super) async fn places(&self, session: &Session) -> Result<Box<dyn Send>, Kind> {
+    async fn place(&self) -> Result<Permit, Kind> {
+        let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
+        permit.map_err(|_| Kind::queue_full(&self.route))
+    }
+
+    /// The gate of its session, and its place, if it has none yet.
+    pub(super) async fn places(&self, session: &Session, early: Option<Permit>) -> Result<Box<dyn Send>, Kind> {
         let is_call = self.tool.is_some();
         let gate = if is_call { self.route.gate(session, self.policy.exclusive).await } else { (None, None) };
-        let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
-        let permit = permit.map_err(|_| Kind::queue_full(&self.route))?;
+        let permit = match early {
+            Some(permit) => permit,
+            None => self.place().await?,
+        };
         Ok(Box::new((permit, gate, self.route.metrics.upstream_in_flight())))
     }
 

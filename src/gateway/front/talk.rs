@@ -306,7 +306,7 @@ impl<'j> Talk<'j> {
     /// Sends the call once more on the same conversation.
     async fn send_again(&mut self, client: &mut Client) -> Result<(), Stop> {
         let job = &*self.job;
-        let places = job.places(&self.session);
+        let places = job.places(&self.session, None);
         match unless_stopped(&job.gateway, client, self.deadline, places).await? {
             Ok(places) => {
                 self.send(places);

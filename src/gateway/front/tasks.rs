@@ -71,6 +71,7 @@ impl Job {
         }
         lease.iter_mut().for_each(Lease::spoil);
         drop(lease);
+        self.gateway.pool.forget_idle(&self.route);
         let Some((session, lease)) = self.ready_for(task, None).await else { return };
         HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None).run().await;
         give_back(self, task, lease).await;

@@ -47,6 +47,7 @@ impl Talk<'_> {
     /// It ran nothing. A list that was half read can't be gone on with elsewhere.
     fn session_gone(&mut self) -> Step {
         self.job.gateway.end_session(&self.job.route, &self.session);
+        self.job.gateway.pool.forget_idle(&self.job.route);
         match &self.job.what {
             What::List(list) if !list.may_begin_anew() => Step::Answer(Err(Fault::UpstreamUnreachable.into())),
             _ => Step::SessionGone,

@@ -22,7 +22,7 @@ impl Talk<'_> {
     pub(super) async fn ask(&mut self, mut client: Client) -> Option<Client> {
         if self.place.is_none() {
             let Job { gateway, route, principal, method, params, .. } = &*self.job;
-            match Place::take(gateway, principal.digest(), subject_of(&route.name, method, params)) {
+            match Place::take(gateway, route, principal.digest(), subject_of(&route.name, method, params)) {
                 Ok(place) => self.place = Some(place),
                 Err(kind) => {
                     tokio::join!(client.answer(Err(kind)), self.abandon("too many calls wait for this client"));
