@@ -122,7 +122,9 @@ impl Gateway {
         let may_ask = input::may_ask(&request.name);
         // One session for all that a caller does is one profile's, whatever the method.
         let is_one = route.sessions == SessionPolicy::Pinned;
-        let profile = if may_ask || is_one { envelope.client } else { ClientCapabilities::default() };
+        // Servers leave tools out of the list that their client could not answer the questions of.
+        let is_of_tools = request.method == Method::ToolsList;
+        let profile = if may_ask || is_one || is_of_tools { envelope.client } else { ClientCapabilities::default() };
         Ok(Job {
             gateway: Arc::clone(self),
             principal: Arc::clone(&call.principal),
