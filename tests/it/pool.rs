@@ -153,7 +153,8 @@ async fn a_call_that_waits_for_a_place_has_no_session_yet() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).upstream("max_in_flight: 1").start().await;
     let alice = gateway.stateless_as("alice").declaring(forms());
     let tasks = Modern::new(&gateway).with_tasks().caller("alice");
-    let both = async { tokio::join!(alice.call("hold", json!({})), alice.call("echo", json!({"text": "x"}))) };
+    let both =
+        Box::pin(async { tokio::join!(alice.call("hold", json!({})), alice.call("echo", json!({"text": "x"}))) });
     let meanwhile = async {
         gateway.started("hold", 1).await;
         // What needs no place comes through; the call that waits has had time for a greeting by then.
@@ -163,7 +164,7 @@ async fn a_call_that_waits_for_a_place_has_no_session_yet() {
         assert_eq!(gateway.upstream.stats().sessions_opened, 1);
         gateway.upstream.release();
     };
-    within(async { tokio::join!(both, meanwhile) }).await;
+    within(async { tokio::join!(both, Box::pin(meanwhile)) }).await;
 }
 
 #[tokio::test]
