@@ -339,7 +339,7 @@ impl Exchange {
             return;
         }
         if let Err(undeclared) = self.session.terms.client.permit(method, params) {
-            self.refuse(&id, &refusal(undeclared));
+            self.refuse(&id, &refusal_of(undeclared));
             self.ready.push_back(Happening::Undeclared { method: method.into(), params: params.map(Into::into) });
             return;
         }
@@ -386,7 +386,8 @@ impl Exchange {
 
     /// The stream ended, or the call could not be sent.
     fn lost(&mut self, error: Option<Error>) {
-        if let Some(error) = &error {
+        // A refusal is an answer, and a client can cause as many as it likes.
+        if let Some(error) = error.as_ref().filter(|error| !matches!(error, Error::Refused { .. })) {
             tracing::warn!(error = %Chain(error), route = %self.route.name, "the upstream's answer did not come");
         }
         let error = match error {
@@ -421,7 +422,7 @@ impl Drop for Exchange {
 }
 
 /// What the client did not declare, it is not asked (2025-11-25 lifecycle, "Operation").
-fn refusal(undeclared: Undeclared) -> ErrorObject {
+fn refusal_of(undeclared: Undeclared) -> ErrorObject {
     match undeclared {
         Undeclared::Method => ErrorObject::new(code::METHOD_NOT_FOUND, "The client did not declare this capability"),
         Undeclared::Feature => {
