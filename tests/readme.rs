@@ -233,6 +233,7 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     metrics.route("r").request().finish(Outcome::Ok);
     metrics.route("r").upstream_request(UpstreamOutcome::Answered);
     metrics.route("r").unchecked_call();
+    metrics.route("r").unnamed_request();
     metrics.rejected("t", RejectReason::Params);
     metrics.task_ended(TaskStatus::Completed, EndReason::Returned);
     metrics.store(StoreOp::Get, std::time::Duration::ZERO);

@@ -85,6 +85,9 @@ pub(super) fn climb<'a>(call: &Call, request: &Request<'a>) -> Result<Envelope<'
         return Err(Kind::NoMethod);
     }
     let is_of_tasks = matches!(request.method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel);
+    if is_of_tasks && !call.headers.contains_key(NAME) {
+        call.route.metrics.unnamed_request();
+    }
     // Before any task is looked up (tasks extension, "Capability negotiation").
     if is_of_tasks && !envelope.has_tasks && !call.route.native {
         return Err(needs_tasks(

@@ -67,6 +67,7 @@ pub(super) struct Families {
     sessions: Family<Labels, Gauge>,
     streams: Family<Labels, Gauge>,
     unchecked_calls: Family<Labels, Counter>,
+    unnamed_requests: Family<Labels, Counter>,
 }
 
 impl Families {
@@ -108,6 +109,12 @@ impl Families {
                 "Calls of tools whose schemas could not be read",
                 Family::default(),
             ),
+            unnamed_requests: register(
+                registry,
+                "unnamed_requests",
+                "Requests about tasks without the header that names the task",
+                Family::default(),
+            ),
         }
     }
 
@@ -129,6 +136,7 @@ impl Families {
             sessions: self.sessions.get_or_create_owned(&route()),
             streams: self.streams.get_or_create_owned(&route()),
             unchecked_calls: Series::new(&self.unchecked_calls, 1),
+            unnamed_requests: Series::new(&self.unnamed_requests, 1),
         })
     }
 }
@@ -148,6 +156,7 @@ pub struct RouteMetrics {
     sessions: Gauge,
     streams: Gauge,
     unchecked_calls: Series<Counter>,
+    unnamed_requests: Series<Counter>,
 }
 
 impl RouteMetrics {
@@ -223,6 +232,11 @@ impl RouteMetrics {
     /// Counts a call of a tool whose schema could not be read: what it repeats in headers is the upstream's to check.
     pub fn unchecked_call(&self) {
         increment(self.unchecked_calls.at(0, || Labels::new([("route", &*self.name)])));
+    }
+
+    /// Counts a request about a task that lacks `Mcp-Name`, which clients have to send and some leave out.
+    pub fn unnamed_request(&self) {
+        increment(self.unnamed_requests.at(0, || Labels::new([("route", &*self.name)])));
     }
 
     fn finished(&self, request: &RequestTimer) {

@@ -34,6 +34,7 @@ fn exercise(metrics: &Metrics) {
     metrics.task_ended(TaskStatus::Failed, EndReason::Deadline);
     route.upstream_request(UpstreamOutcome::Answered);
     route.unchecked_call();
+    route.unnamed_request();
     metrics.rejected("acme", RejectReason::Creates);
     metrics.store(StoreOp::Get, Duration::from_micros(5));
     metrics.set_store_bytes(4096);
@@ -62,6 +63,7 @@ fn every_name_is_exposed_once_under_its_prefix() {
         "taskgate_tasks_created_total counter",
         "taskgate_tasks_ended_total counter",
         "taskgate_unchecked_calls_total counter",
+        "taskgate_unnamed_requests_total counter",
         "taskgate_upstream_in_flight gauge",
         "taskgate_upstream_requests_total counter",
     ];

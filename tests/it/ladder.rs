@@ -88,6 +88,7 @@ async fn names_in_headers_are_decoded_and_must_be_those_of_the_body() {
         let reply = client.request_with(&[("mcp-name", "another")], method, params).await;
         assert_eq!(reply.refusal(), (400, -32020), "{method}");
     }
+    assert_eq!(gateway.metrics().await.value("taskgate_unnamed_requests_total", &[("route", "main")]), 3.0);
 }
 
 #[tokio::test]
