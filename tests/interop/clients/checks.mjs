@@ -37,8 +37,8 @@ for (const kind of missing) delete tools[kind]
 /** Progress as far as it surely comes: the last may arrive after the result, and then belongs to nothing. */
 export const sure = (progress) => (options.without === 'last-progress' ? progress.slice(0, tools.progress - 1) : progress)
 
-/** The names of tools, but for those that a server shows only to who declared in a handshake what they need. */
-export const namesOf = ({ tools: listed }) => listed.map(({ name }) => name).filter((name) => !tools.hidden?.includes(name))
+/** The names of tools. */
+export const namesOf = ({ tools: listed }) => listed.map(({ name }) => name)
 
 /** Runs one check under a time limit and prints how it went. */
 export async function check(name, body) {

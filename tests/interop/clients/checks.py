@@ -57,8 +57,8 @@ def expected_support(names: list[str]) -> dict[str, str]:
 
 
 def names_of(listed: list[Any]) -> list[str]:
-    """The names of tools, but for those that a server shows only to who declared in a handshake what they need."""
-    return [tool.name for tool in listed if tool.name not in tools.get("hidden", [])]
+    """The names of tools."""
+    return [tool.name for tool in listed]
 
 
 async def check(name: str, body: Callable[[], Awaitable[None]]) -> None:
