@@ -31,6 +31,8 @@ type Connection = RunningService<RoleClient, Answering>;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
+/// How often to look for what may not come.
+const WAITS: usize = 60;
 const INVALID_PARAMS: i32 = -32602;
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -121,6 +123,26 @@ impl Options {
             }
             sleep(POLL).await;
         }
+    }
+}
+
+impl Options {
+    /// Waits until the server has heard that this client's slow call is cancelled, by the same record: the client must not be
+    /// gone before its notification has left. Where the server is told by the end of a stream, a while has to do.
+    async fn cancelled(&self) -> Outcome {
+        let record = self.values.get("record").ok_or("--record is missing")?;
+        let label = format!("\"label\":{}", self.tools["cancel"]["arguments"]["label"]);
+        for _ in 0..WAITS {
+            let sent = std::fs::read_to_string(record)?;
+            let call = sent.lines().find(|line| line.contains(&label)).unwrap_or("{}");
+            let call: Value = serde_json::from_str(call).unwrap_or_default();
+            let cancel = format!("\"requestId\":{}", call["message"]["id"]);
+            if sent.lines().any(|line| line.contains(&cancel) && line.contains("notifications/cancelled")) {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        Ok(())
     }
 }
 
@@ -416,7 +438,5 @@ async fn gives_up(options: &Options, there: &Connection) -> Outcome {
     let running = tokio::spawn(async move { peer.call_tool(call).await });
     options.begun().await?;
     running.abort();
-    // Nothing tells when the notification has left, and the client must not be gone before.
-    sleep(Duration::from_secs(1)).await;
-    Ok(())
+    options.cancelled().await
 }
