@@ -157,7 +157,10 @@ pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
     if body.is_end_stream() {
         return Ok(first);
     }
-    let mut read = first.to_vec();
+    // As much as is announced, so that nothing is moved while it grows.
+    let rest = body.size_hint().exact().and_then(|rest| usize::try_from(rest).ok()).unwrap_or(0);
+    let mut read = Vec::with_capacity(first.len().saturating_add(rest).min(limit));
+    read.extend_from_slice(&first);
     read_to_end(body, &mut read, limit).await?;
     Ok(Bytes::from(read))
 }
