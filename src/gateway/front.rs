@@ -32,7 +32,7 @@ use crate::mcp::version::ProtocolVersion;
 
 use super::call::{Answer, Call};
 use super::eras::Side;
-use super::ladder::needs_tasks;
+use super::ladder::needs_task;
 use super::modern::TasksOf;
 use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
@@ -103,7 +103,7 @@ impl Gateway {
         };
         let course = if tool.is_some() && !route.native { course(&policy, asked) } else { Course::Plain };
         if course == Course::Refused {
-            return Err(needs_tasks("This tool can only be called by requests that declare the extension"));
+            return Err(needs_task());
         }
         let headers = std::mem::take(&mut call.headers);
         let headers = if side == Side::Legacy { without_mirrors(headers) } else { headers };

@@ -102,6 +102,11 @@ pub(super) fn needs_tasks(message: &'static str) -> Kind {
     Kind::MissingCapability { required: r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#.into(), message }
 }
 
+/// The same of a call of a tool that is always a task.
+pub(super) fn needs_task() -> Kind {
+    needs_tasks("This tool can only be called by requests that declare the extension")
+}
+
 /// `Mcp-Method` and `Mcp-Name` say what the body says (2026-07-28 transports, "Request headers").
 fn check_headers(headers: &HeaderMap, request: &Request<'_>) -> Result<(), Kind> {
     match only(headers, &METHOD)? {

@@ -104,7 +104,7 @@ impl Gateway {
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
         if !route.native && policy.support == Support::Required && !envelope.has_tasks {
-            return Err(ladder::needs_tasks("This tool can only be called by requests that declare the extension"));
+            return Err(ladder::needs_task());
         }
         if let Side::Modern(_) = &side {
             let arguments = request.params.arguments.map(RawValue::get);

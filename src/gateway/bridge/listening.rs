@@ -56,6 +56,20 @@ impl Gateway {
         });
     }
 
+    /// The resource that a request is about, where the server has subscriptions.
+    async fn subscribable(
+        self: &Arc<Self>,
+        call: &Call,
+        session: &Session,
+        request: &Request<'_>,
+    ) -> Result<Box<str>, Kind> {
+        let uri = uri_of(request)?;
+        if !self.offer(&call.route, session).await?.subscribe {
+            return Err(Kind::NotServed("The server behind the gateway has no subscriptions to resources"));
+        }
+        Ok(uri)
+    }
+
     /// `resources/subscribe`: the answer says that the server tells of the resource from now on.
     pub(super) async fn bridged_subscribe(
         self: &Arc<Self>,
@@ -63,10 +77,7 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let uri = uri_of(request)?;
-        if !self.offer(&call.route, session).await?.subscribe {
-            return Err(Kind::NotServed("The server behind the gateway has no subscriptions to resources"));
-        }
+        let uri = self.subscribable(call, session, request).await?;
         let mut current = session.bridge.listening.current.lock().await;
         if !current.uris.contains(&uri) || current.feed.is_none() {
             if current.uris.len() >= MAX_NAMES {
@@ -88,10 +99,7 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let uri = uri_of(request)?;
-        if !self.offer(&call.route, session).await?.subscribe {
-            return Err(Kind::NotServed("The server behind the gateway has no subscriptions to resources"));
-        }
+        let uri = self.subscribable(call, session, request).await?;
         let mut current = session.bridge.listening.current.lock().await;
         if current.uris.remove(&uri) && current.feed.is_some() {
             self.subscribe(&call.route, session, &mut current, None).await?;
