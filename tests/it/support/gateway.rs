@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use taskgate::app::{App, Timing};
+use taskgate::auth::sha256;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
-use taskgate::tenant::auth::sha256;
 
 use super::{Client, Exposition, Opening, Stateless, json, within};
 
