@@ -26,6 +26,9 @@ pub(crate) const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
 /// The key of a subscription.
 pub(crate) const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
+/// The key of who the server is.
+pub(crate) const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
+
 /// The methods whose results say how long they may be kept.
 const CACHEABLE: [&str; 6] =
     ["server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
