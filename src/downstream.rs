@@ -1,8 +1,10 @@
 //! Towards clients: sockets, HTTP, and the form of every answer. What a message means is the gateway's business.
 
 pub mod cors;
+pub mod flood;
 pub mod headers;
 pub mod http;
 pub mod origin;
 pub mod patience;
 pub mod server;
+pub mod well_known;
