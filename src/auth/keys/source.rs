@@ -26,7 +26,7 @@ const LIMIT: Duration = fetch::LIMIT;
 /// How often unknown keys may have the set fetched: whoever invents names of keys causes no more than this.
 const PAUSE: Duration = Duration::from_secs(30);
 /// The same while there is no set at all.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a set is good when its server does not say, and the bounds of what it may say.
 const USUAL_AGE: Duration = Duration::from_secs(15 * 60);
 const LEAST_AGE: Duration = Duration::from_secs(5 * 60);
