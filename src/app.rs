@@ -29,7 +29,7 @@ use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::auth::{self, Authenticator};
-use crate::tenant::fair::FairQueue;
+use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
@@ -92,8 +92,9 @@ impl App {
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
         let metrics = Arc::new(metrics_of(settings));
-        let routes: Vec<Arc<Route>> =
-            settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
+        let weights = Arc::new(weights_of(settings));
+        let route = |route| Arc::new(route_of(route, settings, &metrics, &weights, &jobs));
+        let routes: Vec<Arc<Route>> = settings.routes.iter().map(route).collect();
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
@@ -217,7 +218,13 @@ fn metrics_of(settings: &Settings) -> Metrics {
     Metrics::new(&routes, &tenants)
 }
 
-fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs: &Jobs) -> Route {
+fn route_of(
+    route: &RouteSettings,
+    settings: &Settings,
+    metrics: &Metrics,
+    weights: &Arc<Weights>,
+    jobs: &Jobs,
+) -> Route {
     let max_message = settings.listen.max_body.as_usize();
     let connect_timeout = route.upstream.connect_timeout;
     let upstream: Arc<dyn Upstream> = match &route.upstream.target {
@@ -234,7 +241,7 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
     Route {
         name: route.name.as_str().into(),
         upstream,
-        places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        places: FairQueue::weighted(route.upstream.max_in_flight, route.upstream.queue, Arc::clone(weights)),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
         schemas: Schemas::default(),
@@ -260,6 +267,11 @@ fn auth_of(settings: &Settings) -> Option<auth::Config> {
         subject: key.subject.as_str().into(),
     };
     settings.auth.as_ref().map(|auth| auth::Config { api_keys: auth.api_keys.iter().map(key).collect() })
+}
+
+fn weights_of(settings: &Settings) -> Weights {
+    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), of.weight));
+    Weights::new(settings.tenants.default.weight, named)
 }
 
 fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
