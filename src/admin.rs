@@ -22,9 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::auth::{same_digest, sha256};
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
-use crate::tenant::auth::{same_digest, sha256};
 
 /// As many connections are served at the same time; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;

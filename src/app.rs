@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminState};
+use crate::auth::{self, Authenticator};
 use crate::clock::Clock;
 use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
@@ -28,7 +29,6 @@ use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
-use crate::tenant::auth::{self, Authenticator};
 use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};

@@ -39,7 +39,8 @@ impl Gateway {
         let offer = Offer { params: params.to_json(), capabilities, version, native: call.route.native };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
-        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
+        let (gateway, route, principal) =
+            (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
             let opened = gateway.open_either(&route, &offer, headers).await?;

@@ -163,7 +163,7 @@ impl Gateway {
     pub(super) fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
         let terms = Terms {
             route: Arc::clone(&call.route.name),
-            principal: call.principal.digest(),
+            principal: call.caller.principal.digest(),
             version: ProtocolVersion::LATEST_MODERN,
             upstream,
             client,

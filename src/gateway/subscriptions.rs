@@ -117,15 +117,15 @@ impl Gateway {
         if self.is_draining() {
             return Err(Fault::Shutdown.into());
         }
-        let admitted = self.subscriptions.admit(&call.principal)?;
+        let admitted = self.subscriptions.admit(&call.caller.principal)?;
         let route = &call.route;
         // A server that makes its tasks itself also tells of them itself.
         let (ours, of_server) = match route.native {
             true => (None, asked),
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
-        let watched = Watched::begin(&self.ledger, owner(&call.principal, route), ours.as_ref()).await?;
-        let (source, mut honoured) = self.source(route, &call.principal, of_server).await?;
+        let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
+        let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {
             honoured.tasks = Some(watched.named());
         }

@@ -15,7 +15,7 @@ pub(in crate::gateway) struct Binding(Vec<u8>);
 impl Binding {
     /// That of a call's caller on its route.
     pub(in crate::gateway) fn of(call: &Call) -> Self {
-        Self::new(call.principal.digest(), &call.route.name)
+        Self::new(call.caller.principal.digest(), &call.route.name)
     }
 
     /// That of the one whose conversation it is.

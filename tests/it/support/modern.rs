@@ -72,6 +72,11 @@ impl Modern {
         self
     }
 
+    /// With a token.
+    pub(crate) fn token(self, token: &str) -> Self {
+        Self { key: Some(token.to_owned()), ..self }
+    }
+
     /// With that caller's key.
     pub(crate) fn caller(self, subject: &str) -> Self {
         Self { key: Some(super::gateway::key_of(subject)), ..self }
