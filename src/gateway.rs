@@ -56,7 +56,8 @@ use crate::task::{
 };
 use crate::tenant::Principal;
 use crate::tenant::fair::FairQueue;
-use crate::tenant::quota::{Rates, RetryAfter};
+use crate::tenant::quota::{Lookups, Rates, RetryAfter};
+use crate::tenant::refusals::{Refusals, RefusedAccess};
 use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
@@ -180,6 +181,8 @@ pub struct Gateway {
     subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
+    lookups: Lookups,
+    refusals: Refusals,
     limits: TenantLimits,
     keep_alive: Duration,
     clock: Clock,
@@ -221,6 +224,8 @@ impl Gateway {
             subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
+            lookups: Lookups::default(),
+            refusals: Refusals::new(parts.jobs.clone()),
             limits: parts.limits,
             keep_alive: parts.keep_alive,
             clock: parts.clock,
@@ -292,7 +297,11 @@ impl Gateway {
                     None => Params::default(),
                 };
                 let request = Request { id, id_text: id_text.unwrap_or_default(), name, method, params, body };
-                self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
+                let answered = self.request(call, &request).await;
+                answered.map_err(|kind| match kind {
+                    Kind::NoTask(_) => self.missed(&call.caller.principal, kind).answering(&request.id),
+                    kind => kind.answering(&request.id),
+                })
             }
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
@@ -364,7 +373,33 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route, &call.caller.principal).ok_or(Kind::NoSession)
+        self.sessions
+            .find(token, &call.route, &call.caller.principal)
+            .ok_or_else(|| self.missed(&call.caller.principal, Kind::NoSession))
+    }
+
+    /// The refusal of a request that named something which is not there for its caller: unknown, expired and somebody else's
+    /// are one answer, over the bound too.
+    fn missed(&self, principal: &Principal, kind: Kind) -> Kind {
+        self.lookups.missed(principal, 1).map_err(over("lookups")).err().unwrap_or(kind)
+    }
+
+    /// Where refused accesses are put on record.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Puts on record that a caller named a task which is not there for it, in a request that is not refused for that.
+    fn note_absent(&self, call: &Call, task: Option<TaskId>) {
+        let task = task.map_or_else(String::new, |task| task.to_string());
+        self.refusals.note(&RefusedAccess {
+            principal: Some(&call.caller.principal),
+            route: &call.route.name,
+            tool: "",
+            task: &task,
+            reason: RejectReason::Task.as_str(),
+        });
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.

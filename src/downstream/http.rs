@@ -30,6 +30,7 @@ use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
 use crate::sse;
 use crate::tenant::Caller;
+use crate::tenant::refusals::RefusedAccess;
 use crate::upstream::{Body, Error};
 
 use super::cors;
@@ -120,7 +121,7 @@ impl Endpoints {
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
                     let route = route.map_or("", |route| &route.name);
-                    audit_refusal(caller.as_deref(), route, &refusal, reason);
+                    self.audit(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
             }
@@ -277,9 +278,9 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
     })
 }
 
-/// One line for each refused access: who, where and why; never what else they sent.
-fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
-    let is_access = matches!(
+/// Whether a refusal is one of access, which is put on record.
+fn is_of_access(reason: RejectReason) -> bool {
+    matches!(
         reason,
         RejectReason::Credentials
             | RejectReason::Scopes
@@ -287,23 +288,28 @@ fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason
             | RejectReason::Host
             | RejectReason::Session
             | RejectReason::Task
+            | RejectReason::Lookups
             | RejectReason::Tool
-    );
-    if !is_access {
-        return;
-    }
-    let (tenant, issuer, subject) = caller
-        .map_or(("", "", ""), |Caller { principal, .. }| (&*principal.tenant, &*principal.issuer, &*principal.subject));
-    let (task, tool) = match refusal {
-        Refusal::Rejected(rejection) => match &rejection.kind {
-            Kind::NoTask(Some(task)) => (task.to_string(), ""),
-            Kind::UnknownTool(tool) => (String::new(), &**tool),
+    )
+}
+
+impl Endpoints {
+    /// Puts a refused access on record: who, where and why; never what else they sent.
+    fn audit(&self, caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
+        if !is_of_access(reason) {
+            return;
+        }
+        let (task, tool) = match refusal {
+            Refusal::Rejected(rejection) => match &rejection.kind {
+                Kind::NoTask(Some(task)) => (task.to_string(), ""),
+                Kind::UnknownTool(tool) => (String::new(), &**tool),
+                _ => (String::new(), ""),
+            },
             _ => (String::new(), ""),
-        },
-        _ => (String::new(), ""),
-    };
-    let reason = reason.as_str();
-    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
+        };
+        let principal = caller.map(|caller| &*caller.principal);
+        self.gateway.refusals().note(&RefusedAccess { principal, route, tool, task: &task, reason: reason.as_str() });
+    }
 }
 
 impl Refusal {

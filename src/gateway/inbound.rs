@@ -78,7 +78,10 @@ impl Gateway {
         };
         let never = Kind::Unusable("No such request was sent to this client");
         let owner = owner(&call.caller.principal, &call.route);
-        let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
+        let Some(task) = self.ledger.get(&owner, task_id).await? else {
+            self.note_absent(call, Some(task_id));
+            return Err(self.missed(&call.caller.principal, never));
+        };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);
         }

@@ -154,7 +154,11 @@ impl Gateway {
             poll_interval: policy.poll_interval,
             deadline: policy.deadline,
         };
-        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
+        let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
+        if made.is_err() {
+            self.rates.undo_create(&principal.tenant);
+        }
+        Ok(made?)
     }
 }
 
