@@ -17,7 +17,7 @@ use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::dialect::core;
 use crate::tenant::fair;
-use crate::upstream::messages::{Messages, collect};
+use crate::upstream::messages::{Messages, collect, collect_pieces};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
 
 use super::call::{Answer, Call};
@@ -84,6 +84,7 @@ impl Gateway {
             id: plan.upstream_id().clone(),
             limit: plan.limit,
             whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
+            pieces: plan.is_stateless && plan.minted.is_some() && plan.keeps_complete && accept.json,
             no_events: !accept.events,
             exclusive: manner.exclusive,
             // 2025-11-25 ping: answered promptly, however busy the server is with calls.
@@ -332,6 +333,8 @@ struct Needs {
     limit: usize,
     /// JSON is to be changed.
     whole: bool,
+    /// But most probably only where it begins.
+    pieces: bool,
     /// The client takes no events: the answer alone, however it comes.
     no_events: bool,
     /// The tool runs alone on its session.
@@ -365,6 +368,9 @@ impl Needs {
                     return Ok(Begun::Json(body));
                 }
                 let limit = self.limit.max(usize::try_from(SMALL).unwrap_or(usize::MAX));
+                if self.pieces {
+                    return begun_of(collect_pieces(&mut body, limit).await?);
+                }
                 let message = collect(&mut body, limit).await?;
                 // Found without parsing: an answer that was cut where its length still fits.
                 if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
@@ -398,6 +404,19 @@ impl Needs {
     }
 }
 
+/// A message that came in pieces; one that is cut is none.
+fn begun_of(mut pieces: Vec<Bytes>) -> Result<Begun, Kind> {
+    if pieces.len() > 1 {
+        let is_plain = |(first, last): (&Bytes, &Bytes)| first.starts_with(b"{") && last.ends_with(b"}");
+        if pieces.first().zip(pieces.last()).is_some_and(is_plain) {
+            return Ok(Begun::Pieces(pieces));
+        }
+        pieces = vec![pieces.concat().into()];
+    }
+    let message = pieces.pop().unwrap_or_default();
+    if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
+}
+
 /// Whether a message can't be a whole object or array.
 fn is_cut(message: &[u8]) -> bool {
     let message = message.trim_ascii();
@@ -408,6 +427,10 @@ fn is_cut(message: &[u8]) -> bool {
 fn answer(begun: Begun, plan: Plan, accepts_events: bool) -> Result<Answer, Kind> {
     match begun {
         Begun::Whole(message) => whole(message, &plan, accepts_events),
+        Begun::Pieces(pieces) => match plan.unread_pieces(&pieces) {
+            Some(pieces) => Ok(Answer::Pieces(pieces)),
+            None => whole(pieces.concat().into(), &plan, accepts_events),
+        },
         Begun::Json(body) => Ok(Answer::JsonBody(Relay::of_json(body, plan).boxed_unsync())),
         Begun::Events(body) => Ok(Answer::Events(Relay::of_events(body, plan).boxed_unsync())),
         Begun::Messages(first, channel) => Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync())),

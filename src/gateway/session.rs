@@ -27,6 +27,8 @@ use crate::upstream::SessionKey;
 
 use super::{Route, bridge};
 
+/// The number of a conversation that nothing belongs to; no drawn one is that.
+const UNNUMBERED: SessionNumber = 0;
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
 
@@ -366,7 +368,13 @@ impl Sessions {
     #[must_use]
     pub fn unlisted(&self, terms: Terms, counted: Option<Counted>) -> Arc<Session> {
         let number = Uuid::new_v4().as_u128();
-        Arc::new(Session::new(number, "".into(), terms, self.clock.now(), counted))
+        Arc::new(Session::new(number, Arc::default(), terms, self.clock.now(), counted))
+    }
+
+    /// The same for a call that passes as it is: nothing ever asks for its number, so that it is drawn for none.
+    #[must_use]
+    pub fn passing(&self, terms: Terms) -> Arc<Session> {
+        Arc::new(Session::new(UNNUMBERED, Arc::default(), terms, self.clock.now(), None))
     }
 
     /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.

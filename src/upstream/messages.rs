@@ -165,6 +165,33 @@ pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
     Ok(Bytes::from(read))
 }
 
+/// Pieces of at least this many bytes are kept as they came. A smaller one may hold a buffer that is many times its size.
+const KEPT_PIECE: usize = 4 * 1024;
+
+/// Reads a body of at most `limit` bytes as the large pieces in which it comes, none of them empty.
+///
+/// # Errors
+/// As [`collect`].
+pub async fn collect_pieces(body: &mut Body, limit: usize) -> Result<Vec<Bytes>, Error> {
+    let (mut pieces, mut small, mut length) = (Vec::new(), Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        length += data.len();
+        if length > limit {
+            return Err(Error::TooLarge(limit));
+        }
+        // What is the whole of it is never small.
+        if data.len() >= KEPT_PIECE || (length == data.len() && body.is_end_stream()) {
+            pieces.extend([Bytes::from(std::mem::take(&mut small)), data]);
+        } else {
+            small.extend_from_slice(&data);
+        }
+    }
+    pieces.push(small.into());
+    pieces.retain(|piece| !piece.is_empty());
+    Ok(pieces)
+}
+
 /// Adds the rest of a body to what was read of it, so that a cancelled wait loses nothing.
 async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Result<(), Error> {
     while let Some(frame) = body.frame().await {
