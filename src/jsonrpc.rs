@@ -60,7 +60,7 @@ impl Id {
     /// An integer id of the gateway's own.
     #[must_use]
     pub fn number(value: u64) -> Self {
-        Self::new(&value.to_string())
+        Self { text: value.to_string().into(), plain: None }
     }
 
     /// A string id of the gateway's own.

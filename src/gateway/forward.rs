@@ -29,6 +29,9 @@ use super::{Gateway, POST_LIMIT, Request, Route};
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
 
+/// An answer of at least this many bytes is not copied to change its id.
+const LARGE: usize = 16 * 1024;
+
 /// What is special about a plain call.
 #[derive(Default)]
 pub(super) struct Manner {
@@ -191,7 +194,8 @@ impl Gateway {
             }
             let upstream = &session.terms.upstream;
             if let Err(error) = &sent
-                && gateway.has_changed_era(&route, upstream, error).await
+                // Boxed like all that is rare here, since every call would have room for it.
+                && Box::pin(gateway.has_changed_era(&route, upstream, error)).await
             {
                 if !upstream.version.has_sessions() {
                     return Err(Kind::OtherEra);
@@ -382,13 +386,13 @@ impl Needs {
                 if is_answer(&first, &self.id) {
                     Ok(Begun::Whole(first))
                 } else if self.no_events {
-                    elsewhere.take(first).await;
-                    self.only_answer(Reply::Messages(channel), elsewhere).await
+                    Box::pin(elsewhere.take(first)).await;
+                    Box::pin(self.only_answer(Reply::Messages(channel), elsewhere)).await
                 } else {
                     Ok(Begun::Messages(first, channel))
                 }
             }
-            other => self.only_answer(other, elsewhere).await,
+            other => Box::pin(self.only_answer(other, elsewhere)).await,
         }
     }
 
@@ -406,14 +410,13 @@ impl Needs {
 
 /// A message that came in pieces; one that is cut is none.
 fn begun_of(mut pieces: Vec<Bytes>) -> Result<Begun, Kind> {
-    if pieces.len() > 1 {
+    if pieces.iter().map(Bytes::len).sum::<usize>() >= LARGE {
         let is_plain = |(first, last): (&Bytes, &Bytes)| first.starts_with(b"{") && last.ends_with(b"}");
         if pieces.first().zip(pieces.last()).is_some_and(is_plain) {
             return Ok(Begun::Pieces(pieces));
         }
-        pieces = vec![pieces.concat().into()];
     }
-    let message = pieces.pop().unwrap_or_default();
+    let message = if pieces.len() > 1 { pieces.concat().into() } else { pieces.pop().unwrap_or_default() };
     if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
 }
 

@@ -239,6 +239,8 @@ impl Relay {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
         let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+            // About as much will be passed on.
+            self.out.reserve(chunk.len());
             return framer.push(chunk);
         };
         self.answered = self.answered || chunk_answers(&chunk, &plan.id);

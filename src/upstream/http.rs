@@ -89,14 +89,15 @@ impl Http {
             .enable_http2()
             .wrap_connector(connector);
         let connector = Connector { inner: connector, url: config.url.clone() };
+        let host = host_of(&config.url);
         let client = || {
             Client::builder(TokioExecutor::new())
+                .set_host(host.is_none())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_LIMIT)
                 .pool_max_idle_per_host(512)
                 .build(connector.clone())
         };
-        let host = host_of(&config.url);
         let target = target_of(&config.url, host.is_some());
         Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), host, target, config }
     }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
+use memchr::memmem::{self, Finder};
 
 use crate::jsonrpc::{self, Id, Message};
 use crate::sse::{self, Event, Framer};
@@ -35,7 +35,7 @@ impl Last {
 
 /// Whether a message, or one of an array, answers a request; most are known not to without being parsed.
 pub(super) fn answers(message: &[u8], id: &Id) -> bool {
-    if !has_outcome(message) {
+    if outcome(message).is_none() {
         return false;
     }
     match jsonrpc::split_batch(message) {
@@ -44,22 +44,35 @@ pub(super) fn answers(message: &[u8], id: &Id) -> bool {
     }
 }
 
-/// Whether one of these events answers a request.
+/// Whether one of these whole events answers a request. Only those around one of the words are read.
 pub(super) fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
-    if !has_outcome(chunk) {
-        return false;
+    let mut from = 0;
+    while let Some(place) = chunk.get(from..).and_then(outcome).map(|place| from + place) {
+        // Where lines end with CR LF there may be others between these bounds, but never half of one.
+        let start = chunk.get(from..place).and_then(|before| memmem::rfind(before, b"\n\n"));
+        let start = start.map_or(from, |before| from + before + 2);
+        let end = chunk.get(place..).and_then(|after| memmem::find(after, b"\n\n"));
+        let end = end.map_or(chunk.len(), |after| place + after + 2);
+        if events_answer(chunk.slice(start..end), id) {
+            return true;
+        }
+        from = end;
     }
-    let mut framer = Framer::new(chunk.len());
-    framer.push(chunk.clone());
+    false
+}
+
+fn events_answer(events: Bytes, id: &Id) -> bool {
+    let mut framer = Framer::new(events.len());
+    framer.push(events);
     std::iter::from_fn(|| framer.next_frame().ok().flatten())
         .any(|frame| Event::parse(&frame).data.is_some_and(|data| answers(&data, id)))
 }
 
-/// No response is without one of these words.
-fn has_outcome(bytes: &[u8]) -> bool {
+/// Where one of the words stands that no response is without.
+fn outcome(bytes: &[u8]) -> Option<usize> {
     // Made once: making one costs more than searching an event.
     static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"result\"", "\"error\""].map(Finder::new));
-    WORDS.iter().any(|word| word.find(bytes).is_some())
+    WORDS.iter().filter_map(|word| word.find(bytes)).min()
 }
 
 /// Whether a message answers a request. Anything with an error but no readable id counts as well.
@@ -69,5 +82,33 @@ pub(super) fn is_response(message: &[u8], id: &Id) -> bool {
         // A batch can hold the response; it is passed on whole only to clients that read batches.
         Err(jsonrpc::Defect::Batch) => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_found_among_other_events() {
+        let answer = r#"{"jsonrpc":"2.0","id":7,"result":{}}"#;
+        let others = [
+            r#"{"jsonrpc":"2.0","method":"x","params":{"result":1,"error":2}}"#,
+            r#"{"jsonrpc":"2.0","id":8,"error":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"y"}"#,
+        ];
+        let id = Id::number(7);
+        for end in ["\n", "\r\n"] {
+            let event = |data: &str| format!("event: message{end}data: {data}{end}{end}");
+            let split = format!("data: {{\"jsonrpc\":\"2.0\",{end}data: \"id\":7,\"result\":{{}}}}{end}{end}");
+            let before: String = others.map(event).concat();
+            for (after, is_answered) in [(String::new(), false), (event(answer), true), (split, true)] {
+                for chunk in
+                    [format!("{before}{after}{before}"), format!("{after}{before}"), format!("{before}{after}")]
+                {
+                    assert_eq!(chunk_answers(&chunk.clone().into(), &id), is_answered, "{chunk}");
+                }
+            }
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(in crate::gateway) enum Rewritten {
 pub(in crate::gateway) enum Begun {
     /// All of it, as one message.
     Whole(Bytes),
-    /// The same in pieces, of which there are at least two.
+    /// A long one, in pieces.
     Pieces(Vec<Bytes>),
     /// One message that is passed on as it comes.
     Json(Body),
@@ -189,7 +189,7 @@ impl Plan {
     fn progress(&self, message: &[u8], params: Raw<'_>) -> Option<Bytes> {
         let Minted { id, token } = self.minted.as_ref()?;
         let token = token.as_deref()?;
-        let found = token_of(params)?;
+        let found = token_of(params.get())?;
         if found == id.as_json() { jsonrpc::spliced(message, [(found, token)]) } else { None }
     }
 
@@ -199,13 +199,10 @@ impl Plan {
         let Minted { id, .. } = self.minted.as_ref().filter(|minted| minted.token.is_some())?;
         let field = frame.strip_prefix(b"event: message\n").unwrap_or(frame);
         let data = field.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
-        // Near its beginning, so that long messages of other kinds are not searched.
-        let beginning = data.get(..data.len().min(MOST_BEFORE_METHOD))?;
-        if PROGRESS.find(beginning).is_none() || memchr::memchr2(b'\n', b'\r', data).is_some() {
+        if memchr::memchr2(b'\n', b'\r', data).is_some() {
             return None;
         }
-        let Ok(Message::Notification { method, params: Some(params) }) = Message::parse(data) else { return None };
-        let found = token_of(params).filter(|found| method == PROGRESS_METHOD && *found == id.as_json())?;
+        let found = usual_progress(data).or_else(|| other_progress(data)).filter(|found| *found == id.as_json())?;
         let place = found.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;
         Some([frame.get(..place)?, frame.get(place + found.len()..)?])
     }
@@ -275,19 +272,41 @@ pub(super) enum Look {
 }
 
 const PROGRESS_METHOD: &str = "notifications/progress";
-/// No usual message has its method further behind.
-const MOST_BEFORE_METHOD: usize = 64;
-/// Made once: making one costs more than searching an event.
-static PROGRESS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"notifications/progress\""));
+/// What stands before and after `params` where servers write the members in one of the usual orders.
+const USUAL_PROGRESS: [(&[u8], &[u8]); 2] = [
+    (b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":", b"}"),
+    (b"{\"method\":\"notifications/progress\",\"params\":", b",\"jsonrpc\":\"2.0\"}"),
+];
+
+/// The token of a progress notification in one of the usual orders. What is between both ends is read as one object, so
+/// that there can be no other member beside `params`.
+fn usual_progress(message: &[u8]) -> Option<&str> {
+    let inside = |(before, after): &(&[u8], &[u8])| message.strip_prefix(*before)?.strip_suffix(*after);
+    token_of(std::str::from_utf8(USUAL_PROGRESS.iter().find_map(inside)?).ok()?)
+}
+
+/// The same in any other spelling. Its method is looked for near the beginning, so that long messages are not searched.
+fn other_progress(message: &[u8]) -> Option<&str> {
+    const MOST_BEFORE_METHOD: usize = 64;
+    // Made once: making one costs more than searching an event.
+    static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"notifications/progress\""));
+    METHOD.find(message.get(..message.len().min(MOST_BEFORE_METHOD))?)?;
+    match Message::parse(message) {
+        Ok(Message::Notification { method, params: Some(params) }) if method == PROGRESS_METHOD => {
+            token_of(params.get())
+        }
+        _ => None,
+    }
+}
 
 /// The token of a progress notification, where it stands. `None` where there is none, or more than one.
-fn token_of(params: Raw<'_>) -> Option<&str> {
+fn token_of(params: &str) -> Option<&str> {
     let mut token = None;
     let take = |name: &str, value| name != "progressToken" || token.replace(value).is_none();
-    if jsonrpc::members(params.get(), take) {
+    if jsonrpc::members(params, take) {
         return token.map(Raw::get);
     }
-    serde_json::from_str::<Progress<'_>>(params.get()).ok()?.token.map(Raw::get)
+    serde_json::from_str::<Progress<'_>>(params).ok()?.token.map(Raw::get)
 }
 
 #[derive(Deserialize)]
