@@ -238,7 +238,6 @@ fn specials(eight: u64) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
     use crate::jsonrpc::Object;
 
     fn scanned(text: &str) -> Option<Vec<(String, String)>> {
