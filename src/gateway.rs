@@ -297,7 +297,7 @@ impl Gateway {
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
                 *asked = Asked::Method(method);
-                self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+                self.rates.check_request(&call.caller.principal.tenant).map_err(over("requests"))?;
                 let claims = params.map_or_else(Params::default, |params| Params::read(params).unwrap_or_default());
                 if ladder::of_notification(&claims, &call.version) == Era::Modern {
                     // None is defined for clients on HTTP. A cancel above all is not obeyed: its id is anybody's guess.
@@ -320,7 +320,7 @@ impl Gateway {
 
     /// The table from a method to what is done with it.
     async fn request(self: &Arc<Self>, call: &mut Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let tenant = &call.principal.tenant;
+        let tenant = &call.caller.principal.tenant;
         if request.method.is_poll() {
             self.rates.admit_poll(tenant).await.map_err(over("polls"))?;
         } else {
@@ -340,7 +340,9 @@ impl Gateway {
             Method::TasksGet if has_tasks => self.tasks_get(call, request).await,
             Method::TasksResult if has_tasks => self.tasks_result(call, &session, request).await,
             Method::TasksCancel if has_tasks => self.tasks_cancel(call, request).await,
-            Method::TasksList if has_tasks && call.principal.authenticated => self.tasks_list(call, request).await,
+            Method::TasksList if has_tasks && call.caller.principal.authenticated => {
+                self.tasks_list(call, request).await
+            }
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksList
                 if call.route.passes_tasks(&session) =>
             {
@@ -362,7 +364,7 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route, &call.principal).ok_or(Kind::NoSession)
+        self.sessions.find(token, &call.route, &call.caller.principal).ok_or(Kind::NoSession)
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
@@ -531,6 +533,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
         Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
         Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
         Kind::NoTask(_) => Some(RejectReason::Task),
+        Kind::Scopes(_) => Some(RejectReason::Scopes),
         Kind::Params(_) | Kind::Response(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
         Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()

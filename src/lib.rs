@@ -18,7 +18,9 @@
 //! | [`seal`] | sealed tokens: session ids, cursors, event ids |
 //! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
 //! | [`metrics`] | everything that is counted |
+//! | [`oauth`] | OAuth as a client speaks it: documents, tokens |
 //! | [`tenant`] | who calls, how often they may, whose turn it is at an upstream |
+//! | [`auth`] | from a request's credentials to its caller |
 //! | [`task`] | the record, its state machine, the store, the ledger; how dialects show it |
 //! | [`upstream`] | towards servers: one trait, streamable HTTP and stdio |
 //! | [`gateway`] | what a message means and where it goes |
@@ -32,6 +34,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod clock;
@@ -43,6 +46,7 @@ pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod metrics;
+pub mod oauth;
 pub mod seal;
 pub mod sse;
 pub mod task;

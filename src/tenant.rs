@@ -1,10 +1,9 @@
 //! Who calls, and what each group of callers may take.
 //!
-//! A caller is a [`Principal`], decided once for each request by [`auth`]. [`quota`] bounds how often a tenant may ask,
-//! [`fair`] shares an upstream's places between tenants. How many tasks a tenant may have is the store's business,
-//! where the counters change together with the tasks.
+//! A [`Caller`] is decided once for each request by `auth`; to whom things belong is its [`Principal`]. [`quota`] bounds
+//! how often a tenant may ask, [`fair`] shares an upstream's places between tenants. How many tasks a tenant may have is
+//! the store's business, where the counters change together with the tasks.
 
-pub mod auth;
 pub mod fair;
 pub mod quota;
 
@@ -12,6 +11,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ring::digest::{Context, SHA256};
+use serde_json::Value;
+
+use crate::clock::Timestamp;
 
 /// The tenant of callers who are not authenticated.
 pub const DEFAULT_TENANT: &str = "default";
@@ -70,6 +72,68 @@ impl fmt::Debug for Principal {
     }
 }
 
+/// Who sends a request, and what their credential says beside that. It lives as long as the credential is remembered: things
+/// belong to its principal, never to it.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Caller {
+    /// To whom belongs what the request makes.
+    pub principal: Arc<Principal>,
+    /// What the credential is good for.
+    pub scopes: Scopes,
+    /// The claims of the token: an object, empty for other callers.
+    pub claims: Arc<Value>,
+    /// When the credential ends, leeway included; `None` for one that doesn't.
+    pub expires: Option<Timestamp>,
+}
+
+/// What a credential is good for (RFC 6749, 3.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scopes {
+    /// Everything: API keys have no scopes, and neither has a gateway that asks for no credentials.
+    All,
+    /// These, sorted.
+    These(Arc<[Box<str>]>),
+}
+
+impl Scopes {
+    /// Those that a token lists, separated by spaces.
+    #[must_use]
+    pub fn listed(scopes: &str) -> Self {
+        let mut scopes: Vec<Box<str>> = scopes.split_ascii_whitespace().map(Into::into).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        Self::These(scopes.into())
+    }
+
+    /// Whether this one is among them.
+    #[must_use]
+    pub fn contain(&self, scope: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(scopes) => scopes.binary_search_by(|known| (**known).cmp(scope)).is_ok(),
+        }
+    }
+}
+
+impl Caller {
+    /// Somebody whose credential says nothing but who it is.
+    #[must_use]
+    pub fn of(principal: Arc<Principal>) -> Self {
+        Self { principal, scopes: Scopes::All, claims: Arc::new(Value::Object(serde_json::Map::new())), expires: None }
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("principal", &self.principal)
+            .field("scopes", &self.scopes)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The first half of a SHA-256 over all members. Each is preceded by its length, so that no two principals are the
 /// same bytes ("ab" + "c", "a" + "bc").
 fn digest(members: [&str; 4], authenticated: bool) -> [u8; 16] {
@@ -110,6 +174,14 @@ mod tests {
         }
         assert_eq!(Principal::anonymous().digest(), Principal::anonymous().digest());
         assert_ne!(Principal::anonymous().digest(), [0; 16]);
+    }
+
+    #[test]
+    fn scopes_are_told_apart_whole() {
+        let scopes = Scopes::listed(" mcp:tools  read mcp:tools ");
+        assert!(scopes.contain("mcp:tools") && scopes.contain("read"));
+        assert!(!scopes.contain("mcp") && !scopes.contain("") && !scopes.contain("READ"));
+        assert!(Scopes::All.contain("anything") && !Scopes::listed("").contain("anything"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use crate::auth::{self, Authenticator, Refused};
 use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
@@ -28,8 +29,7 @@ use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
 use crate::sse;
-use crate::tenant::Principal;
-use crate::tenant::auth::{Authenticator, Refused};
+use crate::tenant::Caller;
 use crate::upstream::{Body, Error};
 
 use super::cors;
@@ -113,7 +113,7 @@ impl Endpoints {
         let mut caller = None;
         let answered = self.answer((&mut parts, version, body), route, &mut timer.asked, &mut caller).await;
         let is_for_pages = !matches!(answered, Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_)));
-        let tenant = caller.as_ref().map_or("", |principal| &principal.tenant);
+        let tenant = caller.as_ref().map_or("", |caller| &caller.principal.tenant);
         let (outcome, mut response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
             Err(refusal) => {
@@ -139,7 +139,7 @@ impl Endpoints {
         (parts, version, body): (&mut Parts, VersionHeader, Incoming),
         route: Option<&Arc<Route>>,
         asked: &mut Asked,
-        caller: &mut Option<Arc<Principal>>,
+        known: &mut Option<Arc<Caller>>,
     ) -> Result<(Answer, Accept), Refusal> {
         let route = route.ok_or(Refusal::NoRoute)?;
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
@@ -147,8 +147,8 @@ impl Endpoints {
         if cors::is_preflight(&parts.method, &parts.headers) {
             return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
         }
-        let principal = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
-        *caller = Some(Arc::clone(&principal));
+        let caller = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
+        *known = Some(Arc::clone(&caller));
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
         if parts.method != Method::POST && version.is_modern() {
             return Err(Refusal::Method("POST"));
@@ -163,13 +163,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, version, route, (principal, body))?;
+                let mut call = call_of(parts, version, route, (caller, body))?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, version, route, (principal, Bytes::new()))?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -178,7 +178,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, version, route, (principal, Bytes::new()))?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -264,7 +264,7 @@ fn call_of(
     parts: &mut Parts,
     version: VersionHeader,
     route: &Arc<Route>,
-    (principal, body): (Arc<Principal>, Bytes),
+    (caller, body): (Arc<Caller>, Bytes),
 ) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
@@ -272,7 +272,7 @@ fn call_of(
     }
     Ok(Call {
         route: Arc::clone(route),
-        principal,
+        caller,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
@@ -283,10 +283,11 @@ fn call_of(
 }
 
 /// One line for each refused access: who, where and why; never what else they sent.
-fn audit_refusal(caller: Option<&Principal>, route: &str, refusal: &Refusal, reason: RejectReason) {
+fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
     let is_access = matches!(
         reason,
         RejectReason::Credentials
+            | RejectReason::Scopes
             | RejectReason::Origin
             | RejectReason::Host
             | RejectReason::Session
@@ -296,8 +297,8 @@ fn audit_refusal(caller: Option<&Principal>, route: &str, refusal: &Refusal, rea
     if !is_access {
         return;
     }
-    let (tenant, issuer, subject) =
-        caller.map_or(("", "", ""), |caller| (&*caller.tenant, &*caller.issuer, &*caller.subject));
+    let (tenant, issuer, subject) = caller
+        .map_or(("", "", ""), |Caller { principal, .. }| (&*principal.tenant, &*principal.issuer, &*principal.subject));
     let (task, tool) = match refusal {
         Refusal::Rejected(rejection) => match &rejection.kind {
             Kind::NoTask(Some(task)) => (task.to_string(), ""),
@@ -354,6 +355,15 @@ impl Refusal {
                 json(status, jsonrpc::error_response(None, &error))
             }
             Self::Gone => text(StatusCode::BAD_REQUEST, "The request broke off\n"),
+            Self::Rejected(rejection) if matches!(rejection.kind, Kind::Scopes(_)) => {
+                let mut response = text(StatusCode::FORBIDDEN, "The credentials lack scopes that this needs\n");
+                if let Kind::Scopes(needed) = &rejection.kind
+                    && let Ok(challenge) = HeaderValue::from_str(&auth::insufficient_scope(needed))
+                {
+                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+                }
+                response
+            }
             Self::Rejected(rejection) => {
                 let mut response = json(rejection.status(), rejection.to_message());
                 if let Some(retry_after) = rejection.retry_after() {

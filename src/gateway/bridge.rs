@@ -108,7 +108,7 @@ impl Gateway {
         let (said, inputs) = mpsc::channel(WAITING_INPUTS);
         let now = Instant::now();
         let job = PlainCall {
-            principal: Arc::clone(&call.principal),
+            principal: Arc::clone(&call.caller.principal),
             projection: Projection { rewrite: manner.rewrite, wraps: false },
             flag,
             registration,

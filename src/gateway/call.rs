@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::mcp::version::ProtocolVersion;
-use crate::tenant::Principal;
+use crate::tenant::Caller;
 use crate::upstream::Body;
 
 use super::Route;
@@ -17,7 +17,7 @@ pub struct Call {
     /// The endpoint it came to.
     pub route: Arc<Route>,
     /// Who sends it.
-    pub principal: Arc<Principal>,
+    pub caller: Arc<Caller>,
     /// The session id, as it was sent.
     pub session: Option<String>,
     /// What the version header says.
@@ -101,7 +101,7 @@ impl Call {
     pub fn member(&self, body: Bytes) -> Self {
         Self {
             route: Arc::clone(&self.route),
-            principal: Arc::clone(&self.principal),
+            caller: Arc::clone(&self.caller),
             session: self.session.clone(),
             version: self.version.clone(),
             last_event_id: None,

@@ -15,7 +15,7 @@ use super::{Gateway, Request, owner};
 impl Gateway {
     /// The task as it is now, with its open questions or what it came to ("Getting Tasks").
     pub(super) async fn extension_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let task = self.named(&owner, request).await?;
         // Nothing changes an ended record any more, so both are of the same version.
         let outcome = match task.state {
@@ -28,14 +28,14 @@ impl Gateway {
         if outcome.is_some() {
             self.note_read(&task).await;
         }
-        let result = extension::get_result(&task, outcome.as_ref());
+        let result = extension::get_result(&task, outcome.as_ref(), call.route.eras.identity().as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
 
     /// Takes answers ("Updating Tasks"). What is not open any more, or never was, is ignored; of answers that are none, not
     /// even the good ones beside them are taken.
     pub(super) async fn extension_update(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let task = self.named(&owner, request).await?;
         let given = given(request)?;
         let mut answers = Vec::new();
@@ -66,7 +66,7 @@ impl Gateway {
 
     /// Ends the task before it answers; one that has ended already is acknowledged too ("Cancelling Tasks").
     pub(super) async fn extension_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let id = named_id(request)?;
         match self.end_task(&owner, id, Finish::cancelled(None)).await {
             Ok(_) | Err(ApplyError::Refused { .. }) => {

@@ -174,7 +174,8 @@ impl Gateway {
 
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
     fn sending(self: &Arc<Self>, call: &Call, session: Arc<Session>, message: Outgoing, needs: Needs) -> Sending {
-        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
+        let (gateway, route, principal) =
+            (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
             let (gate, permit) = if needs.at_once {

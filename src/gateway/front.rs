@@ -114,7 +114,7 @@ impl Gateway {
             (Method::Discover, _) => What::Discovery,
             (_, Some(member)) => {
                 let position = (&mut params, request.params.cursor);
-                What::List(List::begin(self, member, &request.name, call.principal.digest(), position)?)
+                What::List(List::begin(self, member, &request.name, call.caller.principal.digest(), position)?)
             }
             (_, None) => What::Call,
         };
@@ -126,7 +126,7 @@ impl Gateway {
         let profile = if may_ask || is_one || is_of_tools { envelope.client } else { ClientCapabilities::default() };
         Ok(Job {
             gateway: Arc::clone(self),
-            principal: Arc::clone(&call.principal),
+            principal: Arc::clone(&call.caller.principal),
             method: request.name.as_ref().into(),
             tool: tool.map(Into::into),
             side,

@@ -39,7 +39,8 @@ impl Gateway {
         let offer = Offer { params: params.to_json(), capabilities, version, native: call.route.native };
         let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
-        let (gateway, route, principal) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.principal));
+        let (gateway, route, principal) =
+            (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
             let opened = gateway.open_either(&route, &offer, headers).await?;
@@ -152,7 +153,10 @@ impl Gateway {
         let session = match self.side_of_handshake(route) {
             Side::Modern(session) => session,
             Side::Legacy => match opened(route, offer, headers).await {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => {
+                    route.eras.welcomed(&opened.result);
+                    return Ok(opened);
+                }
                 Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
                     Some(Side::Modern(session)) => session,
                     Some(Side::Legacy) | None => return Err(of_opening(error)),
@@ -180,7 +184,11 @@ impl Gateway {
                 Some(_) => Err(Kind::OtherEra),
                 None => Err(of_opening(error)),
             },
-            other => Ok(other?),
+            other => {
+                let opened = other?;
+                route.eras.welcomed(&opened.result);
+                Ok(opened)
+            }
         }
     }
 }

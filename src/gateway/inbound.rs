@@ -76,7 +76,7 @@ impl Gateway {
             return self.forward_one_way(call, session, body.clone()).await;
         };
         let never = Kind::Unusable("No such request was sent to this client");
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);

@@ -59,6 +59,9 @@ pub enum Kind {
     NoTask(Option<TaskId>),
     /// The route denies the tool: to the client it does not exist. The name is for the audit log.
     UnknownTool(Box<str>),
+    /// The caller's credential lacks scopes. All that this request needs, separated by spaces: what the caller has of them
+    /// may be lost when they ask for more (RFC 6750, 3.1).
+    Scopes(Box<str>),
     /// `tasks/result` of a cancelled task.
     Cancelled(TaskId),
     /// Over one of the tenant's limits.
@@ -237,6 +240,7 @@ impl Rejection {
             Kind::NoMethod | Kind::UpstreamNoMethod(_) => StatusCode::NOT_FOUND,
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Kind::Scopes(_) => StatusCode::FORBIDDEN,
             // No request was asked that could be answered with a message in a 200.
             Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
@@ -330,6 +334,7 @@ impl Kind {
             Self::Response(message) => ErrorObject::new(code::INVALID_PARAMS, &**message),
             Self::NoTask(_) => ErrorObject::new(code::INVALID_PARAMS, "Task not found"),
             Self::UnknownTool(_) => ErrorObject::new(code::INVALID_PARAMS, "Unknown tool"),
+            Self::Scopes(_) => ErrorObject::new(code::INVALID_REQUEST, "The credentials lack scopes that this needs"),
             Self::Cancelled(id) => {
                 #[derive(Serialize)]
                 #[serde(rename_all = "camelCase")]

@@ -30,7 +30,7 @@ impl Gateway {
     /// # Errors
     /// [`Rejection`]: no session, or an event id after which nothing can be resumed.
     pub async fn get(self: &Arc<Self>, call: Call) -> Result<Answer, Rejection> {
-        self.rates.check_request(&call.principal.tenant).map_err(over("requests"))?;
+        self.rates.check_request(&call.caller.principal.tenant).map_err(over("requests"))?;
         let session = self.session(&call)?;
         let unusable = Kind::Unusable("No stream can be resumed after this Last-Event-ID");
         match call.last_event_id.as_deref() {
@@ -41,7 +41,7 @@ impl Gateway {
                 }
                 if let Some(id) = id.strip_prefix(TASK_EVENT) {
                     let (task, request, is_last) = self.open_event(id).ok_or(unusable)?;
-                    let owner = owner(&call.principal, &call.route);
+                    let owner = owner(&call.caller.principal, &call.route);
                     let found = self.ledger.get(&owner, task).await.map_err(Kind::from)?;
                     if is_last || found.is_none() {
                         // An empty stream would be asked for again and again.

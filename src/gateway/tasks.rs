@@ -37,13 +37,13 @@ impl Gateway {
 
     /// The task as it is now ("Getting Tasks").
     pub(super) async fn tasks_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let task = self.find(&owner(&call.principal, &call.route), request).await?;
+        let task = self.find(&owner(&call.caller.principal, &call.route), request).await?;
         Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task))))
     }
 
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
         match self.end_task(&owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
@@ -55,7 +55,7 @@ impl Gateway {
 
     /// The caller's tasks on this route, page by page ("Listing Tasks").
     pub(super) async fn tasks_list(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let bad = Kind::Params("The cursor is not one that was given out for this list");
         let after = match request.params.cursor {
             None => None,
@@ -77,7 +77,7 @@ impl Gateway {
     /// A cursor is bound to its owner, so that nobody learns from another's.
     fn seal_cursor(&self, position: &Position, call: &Call) -> String {
         let text = format!("{}\n{}\n{}", position.created_at.as_millis(), position.id, call.route.name);
-        let plain = [call.principal.digest().as_slice(), text.as_bytes()].concat();
+        let plain = [call.caller.principal.digest().as_slice(), text.as_bytes()].concat();
         self.sealer.seal(Purpose::Cursor, &plain)
     }
 
@@ -87,7 +87,7 @@ impl Gateway {
         let text = std::str::from_utf8(text).ok()?;
         let (created_at, rest) = text.split_once('\n')?;
         let (id, route) = rest.split_once('\n')?;
-        let is_theirs = *digest == call.principal.digest() && *route == *call.route.name;
+        let is_theirs = *digest == call.caller.principal.digest() && *route == *call.route.name;
         let created_at = Timestamp::from_millis(created_at.parse().ok()?);
         is_theirs.then_some(Position { created_at, id: TaskId::parse(id)? })
     }
@@ -100,7 +100,7 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let owner = owner(&call.principal, &call.route);
+        let owner = owner(&call.caller.principal, &call.route);
         let task = self.find(&owner, request).await?;
         if task.state.is_ended() {
             let message = self.outcome_message(&call.route, &task, &request.id).await?;

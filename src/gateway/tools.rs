@@ -90,7 +90,7 @@ impl Gateway {
             return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
         }
         let wants_progress = progress_token.is_some();
-        let (route, principal, session_number) = (&call.route, &call.principal, session.number);
+        let (route, principal, session_number) = (&call.route, &call.caller.principal, session.number);
         let making = Making {
             route,
             principal,

@@ -140,6 +140,8 @@ label! {
         Sessions => "sessions",
         /// No or bad credentials.
         Credentials => "credentials",
+        /// Credentials that are not good for what was asked.
+        Scopes => "scopes",
         /// A foreign `Origin`.
         Origin => "origin",
         /// A foreign `Host`.

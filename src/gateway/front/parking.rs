@@ -201,7 +201,7 @@ impl Gateway {
         let stale = || Kind::Params(STALE);
         let ticket = string_value(state).and_then(|state| Ticket::open(&self.sealer, &state)).ok_or_else(stale)?;
         let params = request.params.whole.map_or("{}", Raw::get);
-        let is_theirs = ticket.principal == call.principal.digest()
+        let is_theirs = ticket.principal == call.caller.principal.digest()
             && ticket.subject == subject_of(&call.route.name, &request.name, params);
         if !is_theirs || ticket.expires <= self.clock.now() {
             return Err(stale());

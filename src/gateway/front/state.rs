@@ -20,7 +20,7 @@ pub(in crate::gateway) struct Binding {
 impl Binding {
     /// That of a call's caller on its route.
     pub(in crate::gateway) fn of(call: &Call) -> Self {
-        Self { principal: call.principal.digest(), route: Arc::clone(&call.route.name) }
+        Self { principal: call.caller.principal.digest(), route: Arc::clone(&call.route.name) }
     }
 
     /// That of the one whose conversation it is.

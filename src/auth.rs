@@ -1,4 +1,4 @@
-//! From a request's credentials to a principal. What a credential is worth is decided here and nowhere else.
+//! From a request's credentials to a caller. What a credential is worth is decided here and nowhere else.
 //!
 //! All refusals are alike towards the caller: nothing tells a missing key from one that used to be valid, except that a
 //! challenge names an error only where there was something to be wrong (RFC 6750, 3.1).
@@ -11,7 +11,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
 
-use crate::tenant::Principal;
+use crate::tenant::{Caller, Principal};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -62,21 +62,28 @@ impl Refused {
     }
 }
 
+/// The value of `WWW-Authenticate` for a credential that is valid and not good for this (RFC 6750, 3.1): HTTP 403.
+#[must_use]
+pub fn insufficient_scope(needed: &str) -> String {
+    format!(r#"Bearer realm="taskgate", error="insufficient_scope", scope="{needed}""#)
+}
+
 /// Decides who calls.
 #[derive(Debug)]
 pub struct Authenticator {
-    anonymous: Arc<Principal>,
+    anonymous: Arc<Caller>,
     /// `None`: callers are not authenticated.
-    keys: Option<Vec<([u8; 32], Arc<Principal>)>>,
+    keys: Option<Vec<([u8; 32], Arc<Caller>)>>,
 }
 
 impl Authenticator {
     /// One that takes the configured credentials, or without a configuration lets everybody in as nobody.
     #[must_use]
     pub fn new(config: Option<Config>) -> Self {
-        let principal = |key: ApiKey| (key.sha256, Arc::new(Principal::of_api_key(key.tenant, key.subject)));
-        let keys = config.map(|config| config.api_keys.into_iter().map(principal).collect());
-        Self { anonymous: Arc::new(Principal::anonymous()), keys }
+        let caller = |principal| Arc::new(Caller::of(Arc::new(principal)));
+        let of_key = |key: ApiKey| (key.sha256, caller(Principal::of_api_key(key.tenant, key.subject)));
+        let keys = config.map(|config| config.api_keys.into_iter().map(of_key).collect());
+        Self { anonymous: caller(Principal::anonymous()), keys }
     }
 
     /// Whether callers have to show who they are.
@@ -85,11 +92,11 @@ impl Authenticator {
         self.keys.is_some()
     }
 
-    /// The principal behind a request, which shows its key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`.
+    /// The caller behind a request, who shows a key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`.
     ///
     /// # Errors
     /// [`Refused`] for anything but exactly one known key.
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Refused> {
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Caller>, Refused> {
         let Some(keys) = &self.keys else { return Ok(Arc::clone(&self.anonymous)) };
         let shown = sha256(credential(headers)?);
         find(keys, &shown).ok_or(Refused::Invalid)
@@ -110,13 +117,13 @@ pub fn same_digest(left: &[u8; 32], right: &[u8; 32]) -> bool {
 }
 
 /// Looks at every key whether or not one was found, so that time does not tell which one it was.
-fn find(keys: &[([u8; 32], Arc<Principal>)], shown: &[u8; 32]) -> Option<Arc<Principal>> {
+fn find(keys: &[([u8; 32], Arc<Caller>)], shown: &[u8; 32]) -> Option<Arc<Caller>> {
     let mut found = usize::MAX;
     for (index, (known, _)) in keys.iter().enumerate() {
         let mask = usize::from(same_digest(known, shown)).wrapping_neg();
         found = (found & !mask) | (index & mask);
     }
-    keys.get(found).map(|(_, principal)| Arc::clone(principal))
+    keys.get(found).map(|(_, caller)| Arc::clone(caller))
 }
 
 /// The one credential that a request shows. Saying the same twice is no contradiction.
@@ -160,7 +167,7 @@ mod tests {
         for (name, value) in headers {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
         }
-        let principal = authenticator().authenticate(&map)?;
+        let principal = Arc::clone(&authenticator().authenticate(&map)?.principal);
         assert!(principal.authenticated);
         Ok(format!("{}/{}", principal.tenant, principal.subject))
     }
@@ -216,7 +223,7 @@ mod tests {
     fn bytes_that_are_no_text_are_refused() {
         let mut headers = HeaderMap::new();
         headers.append(AUTHORIZATION, HeaderValue::from_bytes(b"Bearer \xff\xfe").unwrap());
-        assert_eq!(authenticator().authenticate(&headers), Err(Refused::Invalid));
+        assert_eq!(authenticator().authenticate(&headers).unwrap_err(), Refused::Invalid);
     }
 
     #[test]
@@ -226,7 +233,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer one"));
         for headers in [headers, HeaderMap::new()] {
-            assert_eq!(*authenticator.authenticate(&headers).unwrap(), Principal::anonymous());
+            assert_eq!(*authenticator.authenticate(&headers).unwrap().principal, Principal::anonymous());
         }
     }
 
@@ -235,9 +242,9 @@ mod tests {
         let authenticator = Authenticator::new(Some(Config::default()));
         assert!(authenticator.is_required());
         let mut headers = HeaderMap::new();
-        assert_eq!(authenticator.authenticate(&headers), Err(Refused::Missing));
+        assert_eq!(authenticator.authenticate(&headers).unwrap_err(), Refused::Missing);
         headers.append(X_API_KEY, HeaderValue::from_static("one"));
-        assert_eq!(authenticator.authenticate(&headers), Err(Refused::Invalid));
+        assert_eq!(authenticator.authenticate(&headers).unwrap_err(), Refused::Invalid);
     }
 
     #[test]
