@@ -391,3 +391,24 @@ fn session_id(value: &HeaderValue) -> Result<Arc<str>, Error> {
     let text = value.to_str().ok().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()));
     text.map(Arc::from).ok_or_else(|| Error::Protocol("its session id is not visible ASCII".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_tls_is_named_once_and_known_by_a_letter() {
+        for (url, host, target) in [
+            ("http://localhost/mcp", Some("localhost"), "http://u/mcp"),
+            ("http://localhost:80/mcp?a=b", Some("localhost"), "http://u/mcp?a=b"),
+            ("http://mcp.example.com:8080/", Some("mcp.example.com:8080"), "http://u/"),
+            ("http://user:secret@[::1]:9000/mcp", Some("[::1]:9000"), "http://u/mcp"),
+            ("https://mcp.example.com:8443/mcp", None, "https://mcp.example.com:8443/mcp"),
+        ] {
+            let url: Uri = url.parse().unwrap();
+            let named = host_of(&url);
+            assert_eq!(named.as_ref().map(|host| host.to_str().unwrap()), host, "{url}");
+            assert_eq!(target_of(&url, named.is_some()).to_string(), target);
+        }
+    }
+}

@@ -203,3 +203,41 @@ async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    async fn collected(lengths: &[usize], limit: usize) -> Result<Vec<usize>, Error> {
+        let (mut sent, mut frames) = (Vec::new(), Vec::new());
+        for (number, length) in lengths.iter().enumerate() {
+            let piece = vec![u8::try_from(number).unwrap(); *length];
+            sent.extend_from_slice(&piece);
+            frames.push(Ok(Frame::data(Bytes::from(piece))));
+        }
+        let mut body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+        let pieces = collect_pieces(&mut body, limit).await?;
+        assert_eq!(pieces.concat(), sent);
+        Ok(pieces.iter().map(Bytes::len).collect())
+    }
+
+    #[tokio::test]
+    async fn large_pieces_are_kept_and_small_ones_joined() {
+        let large = KEPT_PIECE;
+        for (sent, kept) in [
+            (vec![], vec![]),
+            (vec![5], vec![5]),
+            (vec![0, 1, 2, 3], vec![6]),
+            (vec![large], vec![large]),
+            (vec![1, 2, large, 3, 4, large + 1, large, 5], vec![3, large, 7, large + 1, large, 5]),
+        ] {
+            assert_eq!(collected(&sent, 1 << 20).await.unwrap(), kept, "{sent:?}");
+        }
+        assert!(collected(&[large, 10], large + 10).await.is_ok());
+        assert!(matches!(collected(&[large, 10], large + 9).await, Err(Error::TooLarge(_))));
+    }
+}
