@@ -123,9 +123,9 @@ impl Route {
     /// Waits until a call may be on its session. Free where no tool is exclusive.
     async fn gate(&self, session: &Session, exclusive: bool) -> Gate {
         if exclusive {
-            (None, Some(Arc::clone(&session.exclusive).write_owned().await))
+            (None, Some(session.exclusive().write_owned().await))
         } else if self.tools.has_exclusive() {
-            (Some(Arc::clone(&session.exclusive).read_owned().await), None)
+            (Some(session.exclusive().read_owned().await), None)
         } else {
             (None, None)
         }

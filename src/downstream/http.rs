@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::auth::{self, Authenticator, Refused};
-use crate::gateway::call::{Accept, Answer, Call};
+use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
@@ -106,12 +106,13 @@ impl Endpoints {
         let route = self.routes.get(parts.uri.path());
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
-        if headers::version(&parts.headers).is_modern() {
+        let version = headers::version(&parts.headers);
+        if version.is_modern() {
             timer.era = Era::Modern;
         }
         let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
-        let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
+        let answered = self.answer((&mut parts, version, body), route, &mut timer.asked, &mut caller).await;
         let is_for_pages = !matches!(answered, Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_)));
         let tenant = caller.as_ref().map_or("", |caller| &caller.principal.tenant);
         let (outcome, mut response) = match answered {
@@ -136,8 +137,7 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        parts: &mut Parts,
-        body: Incoming,
+        (parts, version, body): (&mut Parts, VersionHeader, Incoming),
         route: Option<&Arc<Route>>,
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
@@ -151,7 +151,7 @@ impl Endpoints {
         let caller = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
         *known = Some(Arc::clone(&caller));
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
-        if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
+        if parts.method != Method::POST && version.is_modern() {
             return Err(Refusal::Method("POST"));
         }
         match parts.method {
@@ -164,13 +164,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, route, caller, body)?;
+                let mut call = call_of(parts, version, route, (caller, body))?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -179,7 +179,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -261,7 +261,12 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(
+    parts: &mut Parts,
+    version: VersionHeader,
+    route: &Arc<Route>,
+    (caller, body): (Arc<Caller>, Bytes),
+) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
@@ -270,7 +275,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
         route: Arc::clone(route),
         caller,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
-        version: headers::version(&parts.headers),
+        version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
@@ -395,6 +400,13 @@ fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
             }
             response
         }
+        Answer::Pieces(pieces) if accept.json => {
+            with_type(StatusCode::OK, JSON, ResponseBody::Pieces(pieces.into_iter()))
+        }
+        Answer::Pieces(pieces) => {
+            let event = sse::write_event(None, &pieces.concat());
+            with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
+        }
         Answer::JsonBody(body) => with_type(StatusCode::OK, JSON, ResponseBody::Passing(body)),
         Answer::Events(body) => {
             let mut response = with_type(StatusCode::OK, EVENTS, ResponseBody::Passing(body));
@@ -431,6 +443,8 @@ fn text(status: StatusCode, message: &'static str) -> Response<ResponseBody> {
 pub enum ResponseBody {
     /// All of it; `None` when there is nothing (any more).
     Whole(Option<Bytes>),
+    /// All of it, in pieces.
+    Pieces(std::vec::IntoIter<Bytes>),
     /// As it comes.
     Passing(Body),
 }
@@ -439,6 +453,7 @@ impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Whole(_) => "Whole",
+            Self::Pieces(_) => "Pieces",
             Self::Passing(_) => "Passing",
         })
     }
@@ -451,6 +466,7 @@ impl HttpBody for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut *self {
             Self::Whole(message) => Poll::Ready(message.take().map(|message| Ok(Frame::data(message)))),
+            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Passing(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -458,6 +474,7 @@ impl HttpBody for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(message) => message.is_none(),
+            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
             Self::Passing(body) => body.is_end_stream(),
         }
     }
@@ -466,6 +483,9 @@ impl HttpBody for ResponseBody {
         match self {
             Self::Whole(message) => SizeHint::with_exact(
                 message.as_ref().map_or(0, |message| u64::try_from(message.len()).unwrap_or(u64::MAX)),
+            ),
+            Self::Pieces(pieces) => SizeHint::with_exact(
+                pieces.as_slice().iter().map(|piece| u64::try_from(piece.len()).unwrap_or(u64::MAX)).sum(),
             ),
             Self::Passing(body) => body.size_hint(),
         }
