@@ -22,7 +22,6 @@ use crate::config::{
     self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
     UpstreamTarget,
 };
-use crate::downstream::flood::Flood;
 use crate::downstream::http::{Endpoint, Endpoints};
 use crate::downstream::well_known::Documents;
 use crate::downstream::{origin, patience::Patience, server};
@@ -37,7 +36,7 @@ use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
-use crate::tenant::fair::FairQueue;
+use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
@@ -102,8 +101,9 @@ impl App {
         let authenticator =
             Authenticator::new(auth_of(settings), clock, &jobs).context("an issuer's keys can't be read")?;
         let metrics = Arc::new(metrics_of(settings));
-        let routes: Vec<Arc<Route>> =
-            settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
+        let weights = Arc::new(weights_of(settings));
+        let route = |route| Arc::new(route_of(route, settings, &metrics, &weights, &jobs));
+        let routes: Vec<Arc<Route>> = settings.routes.iter().map(route).collect();
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
@@ -139,7 +139,6 @@ impl App {
             max_body: settings.listen.max_body.as_usize(),
             patience: timing.patience,
             metrics,
-            refusals: Flood::default(),
         };
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
@@ -253,7 +252,13 @@ fn metrics_of(settings: &Settings) -> Metrics {
     Metrics::new(&routes, &tenants)
 }
 
-fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs: &Jobs) -> Route {
+fn route_of(
+    route: &RouteSettings,
+    settings: &Settings,
+    metrics: &Metrics,
+    weights: &Arc<Weights>,
+    jobs: &Jobs,
+) -> Route {
     let max_message = settings.listen.max_body.as_usize();
     let connect_timeout = route.upstream.connect_timeout;
     let upstream: Arc<dyn Upstream> = match &route.upstream.target {
@@ -270,7 +275,7 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
     Route {
         name: route.name.as_str().into(),
         upstream,
-        places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        places: FairQueue::weighted(route.upstream.max_in_flight, route.upstream.queue, Arc::clone(weights)),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
         schemas: Schemas::default(),
@@ -320,6 +325,11 @@ fn introspection_of(of: &IntrospectionSettings) -> introspection::Config {
         issuer: of.issuer.as_deref().map(Into::into),
         terms: Terms { audiences, tenant_claim, leeway: Duration::ZERO },
     }
+}
+
+fn weights_of(settings: &Settings) -> Weights {
+    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), of.weight));
+    Weights::new(settings.tenants.default.weight, named)
 }
 
 fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {

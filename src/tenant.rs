@@ -6,6 +6,7 @@
 
 pub mod fair;
 pub mod quota;
+pub mod refusals;
 
 use std::fmt;
 use std::sync::Arc;

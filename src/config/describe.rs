@@ -132,6 +132,9 @@ fn limits(limits: &TenantLimits) -> String {
         "{} tasks running, {} queued, {} kept with {} of results",
         limits.running_tasks, limits.queued_tasks, limits.kept_tasks, limits.kept_bytes
     );
+    if limits.weight != 1 {
+        words.push_str(&format!("; weight {}", limits.weight));
+    }
     let rates = [("requests", limits.requests), ("creates", limits.creates), ("polls", limits.polls)];
     for (name, limit) in rates {
         if let Some(limit) = limit {

@@ -236,6 +236,11 @@ pub(super) struct Tenants {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DefaultTenant {
+    /// The tenant's share where several wait for places at a server (`max_in_flight`): a tenant of weight 3 gets three of them
+    /// for each one that a tenant of weight 1 gets, held and plain calls together. Places that nobody else wants are
+    /// anybody's.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: u32,
     /// Tasks whose call is held at the same time; more wait in the queue.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: u64,
@@ -258,6 +263,7 @@ pub(super) struct DefaultTenant {
 impl Default for DefaultTenant {
     fn default() -> Self {
         Self {
+            weight: 1,
             running_tasks: 50,
             queued_tasks: 500,
             kept_tasks: 100_000,
@@ -273,6 +279,9 @@ impl Default for DefaultTenant {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tenant {
+    /// As in `default`.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: Option<u32>,
     /// As in `default`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: Option<u64>,

@@ -195,6 +195,8 @@ impl TenantSettings {
 /// Quotas of one tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantLimits {
+    /// Its share of places for which others wait too: 1 to 100.
+    pub weight: u32,
     /// Tasks whose call is held at the same time.
     pub running_tasks: usize,
     /// Tasks that wait for a place.

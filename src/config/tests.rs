@@ -5,6 +5,7 @@ mod documents;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod weights;
 
 use std::path::Path;
 

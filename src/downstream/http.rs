@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::auth::resource::Resource;
 use crate::auth::{Authenticator, Refused, Seen};
-use crate::gateway::call::{Accept, Answer, Call};
+use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
@@ -31,10 +31,10 @@ use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
 use crate::sse;
 use crate::tenant::Caller;
+use crate::tenant::refusals::RefusedAccess;
 use crate::upstream::{Body, Error};
 
 use super::cors;
-use super::flood::Flood;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
@@ -65,8 +65,6 @@ pub struct Endpoints {
     pub patience: Patience,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Refused credentials in the audit log.
-    pub refusals: Flood,
 }
 
 /// What is served at a path.
@@ -124,12 +122,13 @@ impl Endpoints {
         let route = endpoint.map(|endpoint| &endpoint.route);
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
-        if headers::version(&parts.headers).is_modern() {
+        let version = headers::version(&parts.headers);
+        if version.is_modern() {
             timer.era = Era::Modern;
         }
         let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
-        let answered = self.answer(&mut parts, body, endpoint, &mut timer.asked, &mut caller).await;
+        let answered = self.answer((&mut parts, version, body), endpoint, &mut timer.asked, &mut caller).await;
         let is_for_pages = !matches!(
             answered,
             Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_) | Refusal::Document(_))
@@ -142,7 +141,7 @@ impl Endpoints {
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
                     let route = route.map_or("", |route| &route.name);
-                    self.audit_refusal(caller.as_deref(), route, &refusal, reason);
+                    self.audit(caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response(endpoint.map(|endpoint| &*endpoint.resource)))
             }
@@ -157,8 +156,7 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        parts: &mut Parts,
-        body: Incoming,
+        (parts, version, body): (&mut Parts, VersionHeader, Incoming),
         endpoint: Option<&Endpoint>,
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
@@ -182,7 +180,7 @@ impl Endpoints {
         *known = Some(Arc::clone(&caller));
         self.authenticator.permit(&caller).map_err(Refusal::Credentials)?;
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
-        if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
+        if parts.method != Method::POST && version.is_modern() {
             return Err(Refusal::Method("POST"));
         }
         match parts.method {
@@ -195,13 +193,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, route, caller, body)?;
+                let mut call = call_of(parts, version, route, (caller, body))?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -210,7 +208,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -292,7 +290,12 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(
+    parts: &mut Parts,
+    version: VersionHeader,
+    route: &Arc<Route>,
+    (caller, body): (Arc<Caller>, Bytes),
+) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
@@ -301,7 +304,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
         route: Arc::clone(route),
         caller,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
-        version: headers::version(&parts.headers),
+        version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
@@ -309,32 +312,27 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
     })
 }
 
+/// Whether a refusal is one of access, which is put on record.
+fn is_of_access(reason: RejectReason) -> bool {
+    matches!(
+        reason,
+        RejectReason::Credentials
+            | RejectReason::Scopes
+            | RejectReason::Origin
+            | RejectReason::Host
+            | RejectReason::Session
+            | RejectReason::Task
+            | RejectReason::Lookups
+            | RejectReason::Tool
+    )
+}
+
 impl Endpoints {
-    /// One line for each refused access: who, where and why; never what else they sent. Of strangers' not too many.
-    fn audit_refusal(&self, caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
-        let is_access = matches!(
-            reason,
-            RejectReason::Credentials
-                | RejectReason::Scopes
-                | RejectReason::Origin
-                | RejectReason::Host
-                | RejectReason::Session
-                | RejectReason::Task
-                | RejectReason::Tool
-        );
-        if !is_access {
+    /// Puts a refused access on record: who, where and why; never what else they sent.
+    fn audit(&self, caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
+        if !is_of_access(reason) {
             return;
         }
-        let left_out = match reason {
-            RejectReason::Credentials => match self.refusals.admit() {
-                Some(left_out) => left_out,
-                None => return,
-            },
-            _ => 0,
-        };
-        let (tenant, issuer, subject) = caller.map_or(("", "", ""), |Caller { principal, .. }| {
-            (&*principal.tenant, &*principal.issuer, &*principal.subject)
-        });
         let (task, tool) = match refusal {
             Refusal::Rejected(rejection) => match &rejection.kind {
                 Kind::NoTask(Some(task)) => (task.to_string(), ""),
@@ -343,8 +341,8 @@ impl Endpoints {
             },
             _ => (String::new(), ""),
         };
-        let reason = reason.as_str();
-        tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason, left_out);
+        let principal = caller.map(|caller| &*caller.principal);
+        self.gateway.refusals().note(&RefusedAccess { principal, route, tool, task: &task, reason: reason.as_str() });
     }
 }
 
@@ -459,6 +457,13 @@ fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
             }
             response
         }
+        Answer::Pieces(pieces) if accept.json => {
+            with_type(StatusCode::OK, JSON, ResponseBody::Pieces(pieces.into_iter()))
+        }
+        Answer::Pieces(pieces) => {
+            let event = sse::write_event(None, &pieces.concat());
+            with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
+        }
         Answer::JsonBody(body) => with_type(StatusCode::OK, JSON, ResponseBody::Passing(body)),
         Answer::Events(body) => {
             let mut response = with_type(StatusCode::OK, EVENTS, ResponseBody::Passing(body));
@@ -495,6 +500,8 @@ fn text(status: StatusCode, message: &'static str) -> Response<ResponseBody> {
 pub enum ResponseBody {
     /// All of it; `None` when there is nothing (any more).
     Whole(Option<Bytes>),
+    /// All of it, in pieces.
+    Pieces(std::vec::IntoIter<Bytes>),
     /// As it comes.
     Passing(Body),
 }
@@ -503,6 +510,7 @@ impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Whole(_) => "Whole",
+            Self::Pieces(_) => "Pieces",
             Self::Passing(_) => "Passing",
         })
     }
@@ -515,6 +523,7 @@ impl HttpBody for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut *self {
             Self::Whole(message) => Poll::Ready(message.take().map(|message| Ok(Frame::data(message)))),
+            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Passing(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -522,6 +531,7 @@ impl HttpBody for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(message) => message.is_none(),
+            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
             Self::Passing(body) => body.is_end_stream(),
         }
     }
@@ -530,6 +540,9 @@ impl HttpBody for ResponseBody {
         match self {
             Self::Whole(message) => SizeHint::with_exact(
                 message.as_ref().map_or(0, |message| u64::try_from(message.len()).unwrap_or(u64::MAX)),
+            ),
+            Self::Pieces(pieces) => SizeHint::with_exact(
+                pieces.as_slice().iter().map(|piece| u64::try_from(piece.len()).unwrap_or(u64::MAX)).sum(),
             ),
             Self::Passing(body) => body.size_hint(),
         }

@@ -98,6 +98,10 @@ impl Gateway {
                 drop(answers.send(message).await);
                 return;
             }
+            Answer::Pieces(pieces) => {
+                drop(answers.send(pieces.concat().into()).await);
+                return;
+            }
             Answer::Accepted | Answer::SessionEnded => return,
             Answer::JsonBody(body) => Reply::Json(body),
             Answer::Events(body) => Reply::Events(body),

@@ -34,7 +34,7 @@ use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::relay::EventStream;
 use super::session::Stream;
-use super::{Gateway, Request, Route, ladder, owner, reached};
+use super::{Gateway, Request, Route, ladder, over, owner, reached};
 use feed::Feed;
 use inbox::Change;
 use tasks::{Shown, Watched};
@@ -127,6 +127,7 @@ impl Gateway {
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
         let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
+        self.check_absent(call, watched.as_ref())?;
         let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {
             honoured.tasks = Some(watched.named());
@@ -141,6 +142,15 @@ impl Gateway {
         let gateway = Arc::clone(self);
         self.jobs.spawn("subscription", async move { teller.run(&gateway).await });
         Ok(Answer::Events(body.boxed_unsync()))
+    }
+
+    /// Tasks that are named and not there for the caller are left out of a stream. All of them count as asked for in vain, and a
+    /// caller over that bound gets no stream that names such.
+    fn check_absent(&self, call: &Call, watched: Option<&Watched>) -> Result<(), Kind> {
+        let absent = watched.map(Watched::absent).unwrap_or_default();
+        let Ok(number @ 1..) = u32::try_from(absent.len()) else { return Ok(()) };
+        absent.iter().for_each(|task| self.note_absent(call, *task));
+        self.lookups.missed(&call.caller.principal, number).map_err(over("lookups"))
     }
 
     /// Where the server's changes come from, and what it honours of the filter.

@@ -42,6 +42,7 @@ impl Builder<'_> {
         let (requests, creates, polls) =
             (rate(&raw.requests, "requests"), rate(&raw.creates, "creates"), rate(&raw.polls, "polls"));
         Some(TenantLimits {
+            weight: raw.weight,
             running_tasks: count(raw.running_tasks),
             queued_tasks: count(raw.queued_tasks),
             kept_tasks: count(raw.kept_tasks),
@@ -60,6 +61,7 @@ impl Builder<'_> {
             (rate(&raw.requests, "requests"), rate(&raw.creates, "creates"), rate(&raw.polls, "polls"));
         let default = default?;
         Some(TenantLimits {
+            weight: raw.weight.unwrap_or(default.weight),
             running_tasks: raw.running_tasks.map_or(default.running_tasks, count),
             queued_tasks: raw.queued_tasks.map_or(default.queued_tasks, count),
             kept_tasks: raw.kept_tasks.map_or(default.kept_tasks, count),
