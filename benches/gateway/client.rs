@@ -44,7 +44,7 @@ impl Client {
     /// Connects to call one tool again and again in the modern era, where a header names it and no session is begun.
     pub(crate) async fn stateless(address: SocketAddr, tool: Tool, key: Option<&str>) -> Result<Self> {
         let mut client = Self::connect(address, None).await?;
-        let key = key.map(|key| format!("X-API-Key: {key}\r\n")).unwrap_or_default();
+        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let name = tool.name();
         client.compose_head(&format!(
             "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {name}\r\n{key}"
