@@ -20,6 +20,7 @@ use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, Upst
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
+use crate::gateway::rules::Rules;
 use crate::gateway::schemas::Schemas;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
@@ -231,6 +232,7 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
+        rules: Rules::new(route.rules.clone()),
         schemas: Schemas::default(),
         native: route.native,
         sessions: route.upstream.sessions,

@@ -3,6 +3,7 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod authorize;
 mod routes;
 mod tenants;
 
@@ -41,6 +42,9 @@ impl Builder<'_> {
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
+        if !at.key("auth").is_given() {
+            self.warn_scopes(&raw.routes, &at.key("routes"));
+        }
         let routes = self.routes(raw.routes, &at.key("routes"));
         Some(Settings {
             listen: listen?,

@@ -15,6 +15,7 @@ use super::{
 use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,6 +156,8 @@ pub struct RouteSettings {
     pub upstream: UpstreamSettings,
     /// Which tools clients see and may call, and how calls become tasks.
     pub tools: ToolPolicy,
+    /// Who may call which tool, in the order of the file.
+    pub rules: Vec<Rule>,
     /// The server makes its tasks itself.
     pub native: bool,
 }

@@ -124,6 +124,10 @@ impl Gateway {
             true => (None, asked),
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
+        let ours = match ours {
+            Some(named) => Some(self.listenable(call, named).await?),
+            None => None,
+        };
         let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
         let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {

@@ -19,6 +19,7 @@ pub(crate) struct Setup {
     top: String,
     upstream: String,
     tools: String,
+    authorize: String,
     tasks: String,
     callers: Vec<(String, String)>,
     tenants: String,
@@ -68,6 +69,11 @@ impl Setup {
         Self { tools: keys.to_owned(), ..self }
     }
 
+    /// The route's `authorize`: the inside of a list.
+    pub(crate) fn authorize(self, rules: &str) -> Self {
+        Self { authorize: rules.to_owned(), ..self }
+    }
+
     /// The route's `tasks`
     pub(crate) fn tasks(self, keys: &str) -> Self {
         Self { tasks: keys.to_owned(), ..self }
@@ -109,7 +115,7 @@ impl Setup {
     }
 
     fn to_yaml(&self, url: &str) -> String {
-        let Self { listen, admin, top, upstream, tools, tasks, tenants, .. } = self;
+        let Self { listen, admin, top, upstream, tools, authorize, tasks, tenants, .. } = self;
         let mut yaml = format!(
             "listen: {{address: \"127.0.0.1:0\"{listen}}}\nadmin: {{address: \"127.0.0.1:0\"{admin}}}\n{top}\n\
              tenants: {{{tenants}}}\n"
@@ -130,7 +136,7 @@ impl Setup {
         for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
             yaml.push_str(&format!(
                 "  - name: {name}\n    path: {path}\n    upstream: {{{target}{upstream}}}\n    \
-                 tools: {{{tools}}}\n    tasks: {{{tasks}}}\n"
+                 tools: {{{tools}}}\n    authorize: [{authorize}]\n    tasks: {{{tasks}}}\n"
             ));
         }
         yaml
@@ -168,6 +174,7 @@ impl Gateway {
             top: String::new(),
             upstream: String::new(),
             tools: String::new(),
+            authorize: String::new(),
             tasks: String::new(),
             callers: Vec::new(),
             tenants: String::new(),
