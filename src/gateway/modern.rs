@@ -206,9 +206,10 @@ fn with_state(request: &Request<'_>, state: String) -> Option<String> {
 fn rewrite_of(method: Method, call: &Call) -> Option<Rewrite> {
     let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
     let change: fn(&str, &Route, &Arc<Caller>) -> Option<String> = match method {
-        Method::Discover => {
-            |result, route, _| discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
-        }
+        Method::Discover => |result, route, _| {
+            route.eras.introduced(result);
+            discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
+        },
         Method::ToolsList => permitted_tools,
         _ => return None,
     };
