@@ -80,7 +80,7 @@ impl Setup {
         Self { tasks: keys.to_owned(), ..self }
     }
 
-    /// Callers as `tenant/subject`; nobody else may call then.
+    /// Callers as `tenant/subject`; nobody else may call then. One whose key has another's name is `tenant/subject@name`.
     pub(crate) fn callers(self, callers: &[&str]) -> Self {
         let split = |caller: &&str| {
             let (tenant, subject) = caller.split_once('/').expect("tenant/subject");
@@ -126,8 +126,9 @@ impl Setup {
             "listen: {{address: \"127.0.0.1:0\"{listen}}}\nadmin: {{address: \"127.0.0.1:0\"{admin}}}\n{top}\n\
              tenants: {{{tenants}}}\n"
         );
-        let key = |(tenant, subject): &(String, String)| {
-            let hash: String = sha256(key_of(subject).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = |(tenant, caller): &(String, String)| {
+            let (subject, name) = caller.split_once('@').unwrap_or((caller, caller));
+            let hash: String = sha256(key_of(name).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
             format!("{{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}")
         };
         let keys: Vec<String> = self.callers.iter().map(key).collect();
