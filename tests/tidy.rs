@@ -93,6 +93,7 @@ const IMPURE: &[&str] = &[
 const DOORS: &[(&str, &[&str])] = &[
     ("anyhow", &["src/app.rs", "src/cli"]),
     ("base64", &["src/config/secret.rs", "src/demo/server/modern/mirror.rs", "src/mcp/mirror.rs", "src/seal.rs"]),
+    ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
     ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota"]),

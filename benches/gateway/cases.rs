@@ -45,6 +45,7 @@ const DIRECT: &str = "direct";
 pub(crate) const FLOOR: &str = "floor";
 const NGINX: &str = "nginx";
 const TASKGATE: &str = "taskgate";
+const TASKGATE_RULED: &str = "taskgate, rules";
 const TASKGATE_SMALL: &str = "taskgate, small calls";
 
 const KB: Over = Over::Unit(1e3);
@@ -57,6 +58,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
     cases.push(modern_on_legacy());
+    cases.push(rules());
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
@@ -213,6 +215,28 @@ fn modern_on_legacy() -> Case {
             figure: (TASKGATE, Figure::Requests),
             over: Over::Unit(1.0),
             at_most: 1.0,
+        }],
+    }
+}
+
+/// Both have callers with keys: what is compared is the rules alone.
+fn rules() -> Case {
+    let action = closed(Tool::Small, 16);
+    Case {
+        name: "rules",
+        title: "small tools/call under three rules, one of which reads the arguments, 16 connections",
+        unit: "call",
+        setup: Setup { keyed: true, ..Setup::default() },
+        runs: vec![
+            Run { label: FLOOR, target: Target::Floor, action },
+            Run { label: TASKGATE, target: Target::Taskgate, action },
+            Run { label: TASKGATE_RULED, target: Target::Ruled, action },
+        ],
+        judged: vec![Judged {
+            what: "CPU per call, of that without rules",
+            figure: (TASKGATE_RULED, Figure::Cpu),
+            over: Over::Run(TASKGATE, Figure::Cpu),
+            at_most: 1.1,
         }],
     }
 }

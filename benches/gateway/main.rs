@@ -54,7 +54,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate")]
+    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,ruled")]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]

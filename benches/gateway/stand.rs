@@ -26,6 +26,8 @@ pub(crate) enum Target {
     Floor,
     Nginx,
     Taskgate,
+    /// taskgate with rules for its tools.
+    Ruled,
 }
 
 impl fmt::Display for Target {
@@ -34,7 +36,7 @@ impl fmt::Display for Target {
             Self::Direct => "direct",
             Self::Floor => "floor",
             Self::Nginx => "nginx",
-            Self::Taskgate => "taskgate",
+            Self::Taskgate | Self::Ruled => "taskgate",
         })
     }
 }
@@ -48,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) streaming: bool,
     /// Clients of taskgate have to say who they are.
     pub(crate) keyed: bool,
+    /// taskgate has rules for its tools.
+    pub(crate) ruled: bool,
     /// What the clients speak.
     pub(crate) clients: Era,
     /// What the upstream speaks.
@@ -83,6 +87,7 @@ impl Stand {
             }
             Target::Nginx => stand.start_nginx(setup).await?,
             Target::Taskgate => stand.start_taskgate(setup, taskgate).await?,
+            Target::Ruled => stand.start_taskgate(Setup { ruled: true, ..setup }, taskgate).await?,
         }
         Ok(stand)
     }
@@ -107,7 +112,7 @@ impl Stand {
         self.address = free_address()?;
         let admin = free_address()?;
         let mut arguments = vec!["serve".to_owned()];
-        if setup.raised || setup.keyed {
+        if setup.raised || setup.keyed || setup.ruled {
             let path = self.dir.path().join("taskgate.yaml");
             std::fs::write(&path, config(setup, self.address, admin, self.upstream_address))?;
             arguments.extend(["--config".to_owned(), text(&path)]);
@@ -196,6 +201,12 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
     let queue = "      max_in_flight: 20000
       queue: 20000
 ";
+    // One that does not fit, one that looks at the caller, and one that reads the arguments.
+    let rules = "    authorize:
+      - {match: 'admin_*', allow: \"claims.role == 'admin'\", scopes: ['mcp:admin']}
+      - {allow: \"principal.subject == 'bench' || claims.role == 'admin'\"}
+      - {allow: \"tool != 'drop' || arguments.dry_run == true\"}
+";
     let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
     [
         format!("listen:\n  address: {listen}\nadmin:\n  address: {admin}\n"),
@@ -203,6 +214,7 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
         only(setup.raised, limits),
         format!("routes:\n  - name: bench\n    path: /mcp\n    upstream:\n      url: http://{upstream}/mcp\n"),
         only(setup.raised, queue),
+        only(setup.ruled, rules),
     ]
     .concat()
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
-    routes::{Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
+    routes::{Authorize, Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };
