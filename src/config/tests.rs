@@ -1,6 +1,7 @@
 //! Files in, mistakes or settings out.
 
 mod documents;
+mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use ::http::HeaderMap;
-use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
+use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use ::http::{HeaderMap, Version};
 
 use crate::gateway::call::{Accept, VersionHeader};
 use crate::mcp::version::ProtocolVersion;
@@ -34,6 +34,13 @@ pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
         })),
         (Some(_), Some(_)) => Err(Repeated),
     }
+}
+
+/// RFC 9112, 3.2: a request of HTTP/1.1 has one `Host`. Which of two another reader takes, nobody knows.
+#[must_use]
+pub fn has_one_host(version: Version, headers: &HeaderMap) -> bool {
+    let least = usize::from(version == Version::HTTP_11);
+    (least..=1).contains(&headers.get_all(HOST).iter().count())
 }
 
 /// What the version header says. A repeated one names no version.

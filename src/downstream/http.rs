@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -33,6 +34,7 @@ use crate::tenant::Caller;
 use crate::upstream::{Body, Error};
 
 use super::cors;
+use super::forwarded::Trusted;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
@@ -54,6 +56,8 @@ pub struct Endpoints {
     pub authenticator: Authenticator,
     /// Which pages and names may ask.
     pub origin: origin::Config,
+    /// Proxies that are believed about whom they speak for.
+    pub proxies: Trusted,
     /// The longest body in bytes.
     pub max_body: usize,
     /// How long clients may keep the gateway waiting.
@@ -96,12 +100,17 @@ impl From<Rejection> for Refusal {
 }
 
 impl Endpoints {
-    /// Answers a request.
+    /// Answers a request that came from that address.
     ///
     /// # Errors
     /// Never: every failure is an answer.
-    pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+    pub async fn handle(
+        self: Arc<Self>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
+        let peer = self.proxies.client(peer, &parts.headers);
         let route = self.routes.get(parts.uri.path());
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
@@ -120,7 +129,7 @@ impl Endpoints {
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
                     let route = route.map_or("", |route| &route.name);
-                    audit_refusal(caller.as_deref(), route, &refusal, reason);
+                    audit_refusal(peer, caller.as_deref(), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response())
             }
@@ -128,7 +137,7 @@ impl Endpoints {
         if let Some(origin) = page.filter(|_| is_for_pages) {
             cors::allow(origin, response.headers_mut());
         }
-        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, "request");
+        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, %peer, "request");
         timer.finish(outcome);
         Ok(response)
     }
@@ -142,6 +151,13 @@ impl Endpoints {
         known: &mut Option<Arc<Caller>>,
     ) -> Result<(Answer, Accept), Refusal> {
         let route = route.ok_or(Refusal::NoRoute)?;
+        if !headers::has_one_host(parts.version, &parts.headers) {
+            return Err(Refusal::Message(
+                StatusCode::BAD_REQUEST,
+                RejectReason::Host,
+                "The request needs one Host header",
+            ));
+        }
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
         // Browsers send no credentials along with the question.
         if cors::is_preflight(&parts.method, &parts.headers) {
@@ -278,7 +294,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
 }
 
 /// One line for each refused access: who, where and why; never what else they sent.
-fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
+fn audit_refusal(peer: IpAddr, caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
     let is_access = matches!(
         reason,
         RejectReason::Credentials
@@ -303,7 +319,7 @@ fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason
         _ => (String::new(), ""),
     };
     let reason = reason.as_str();
-    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
+    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, %peer, route, tool, task, reason);
 }
 
 impl Refusal {

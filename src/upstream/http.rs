@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
 use crate::threads;
+use crate::tls;
 
 use super::messages::{Messages, collect};
 use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
@@ -46,6 +47,8 @@ pub struct Config {
     pub url: Uri,
     /// The gateway's own headers for it, credentials among them; they replace a client's of the same name.
     pub headers: HeaderMap,
+    /// Certificates of connections to it, where not everything is usual.
+    pub tls: Option<tls::Client>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// The longest message that is read whole, in bytes.
@@ -74,12 +77,12 @@ impl Http {
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(config.connect_timeout));
         connector.set_keepalive(Some(Duration::from_secs(60)));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_webpki_roots()
-            .https_or_http()
-            .enable_http1()
-            .enable_http2()
-            .wrap_connector(connector);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new();
+        let builder = match &config.tls {
+            Some(tls) => builder.with_tls_config(tls.config()),
+            None => builder.with_webpki_roots(),
+        };
+        let connector = builder.https_or_http().enable_http1().enable_http2().wrap_connector(connector);
         let client = || {
             Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())

@@ -1,6 +1,7 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
+mod authority;
 mod binary;
 mod client;
 mod enveloped;
@@ -16,6 +17,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use answer::Answer;
+pub(crate) use authority::Authority;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};
