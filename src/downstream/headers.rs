@@ -112,13 +112,15 @@ fn is_zero_weight(parameter: &str) -> bool {
 /// Whether the body is JSON as it stands: of that type, and not compressed.
 #[must_use]
 pub fn is_json(headers: &HeaderMap) -> bool {
-    let is_identity =
-        headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_identity = encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
     let is_json = |value: &HeaderValue| {
         let essence = || value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
         value == "application/json" || essence().eq_ignore_ascii_case("application/json")
     };
-    is_identity && headers.get(CONTENT_TYPE).is_some_and(is_json)
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    // Of two, another reader could take the other one.
+    is_identity && types.next().is_some_and(is_json) && types.next().is_none()
 }
 
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing

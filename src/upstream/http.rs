@@ -189,7 +189,7 @@ fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
 /// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
 fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
     let headers = response.headers();
-    if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != IDENTITY) {
+    if headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != IDENTITY) {
         return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
     }
     if is_type(headers, "application/json") {

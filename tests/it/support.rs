@@ -6,6 +6,7 @@ mod binary;
 mod client;
 mod enveloped;
 mod gateway;
+pub(crate) mod http2;
 mod metrics;
 pub(crate) mod modern;
 pub(crate) mod processes;
