@@ -3,6 +3,7 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod auth;
 mod routes;
 mod tenants;
 mod tls;
@@ -41,8 +42,12 @@ impl Builder<'_> {
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
+        let authenticates = raw.auth.is_some();
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        let routes = self.routes(raw.routes, &at.key("routes"));
+        if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
+            self.check_public_url(listen, auth, &at.key("auth"));
+        }
+        let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
         Some(Settings {
             listen: listen?,
             admin: admin?,

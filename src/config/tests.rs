@@ -1,10 +1,12 @@
 //! Files in, mistakes or settings out.
 
+mod callers;
 mod documents;
 mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod weights;
 
 use std::path::Path;
 
