@@ -108,6 +108,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustix", &["src/cli/serve.rs"]),
     ("schemars", &["src/config"]),
     ("strsim", &["src/config"]),
+    ("tower_service", &["src/upstream/http.rs"]),
     ("tracing_subscriber", &["src/cli.rs"]),
     (
         "uuid",
