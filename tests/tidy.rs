@@ -113,6 +113,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("schemars", &["src/config"]),
     ("strsim", &["src/config"]),
     ("tokio_rustls", &["src/tls.rs"]),
+    ("tower_service", &["src/upstream/http.rs"]),
     ("tracing_subscriber", &["src/cli.rs"]),
     (
         "uuid",
