@@ -33,6 +33,7 @@ mod tools;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +41,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -54,10 +56,10 @@ use crate::seal::Sealer;
 use crate::task::{
     ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Status, Store, Task, TaskId, Transition,
 };
-use crate::tenant::Principal;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{Lookups, Rates, RetryAfter};
 use crate::tenant::refusals::{Refusals, RefusedAccess};
+use crate::tenant::{Caller, Principal};
 use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
@@ -123,9 +125,9 @@ impl Route {
     /// Waits until a call may be on its session. Free where no tool is exclusive.
     async fn gate(&self, session: &Session, exclusive: bool) -> Gate {
         if exclusive {
-            (None, Some(Arc::clone(&session.exclusive).write_owned().await))
+            (None, Some(session.exclusive().write_owned().await))
         } else if self.tools.has_exclusive() {
-            (Some(Arc::clone(&session.exclusive).read_owned().await), None)
+            (Some(session.exclusive().read_owned().await), None)
         } else {
             (None, None)
         }
@@ -476,6 +478,11 @@ impl Gateway {
         id.parse().is_ok_and(|id: u64| minted.contains(&id))
     }
 
+    /// When streams of a caller end, so that another credential is shown: a held call goes on.
+    fn expiry(&self, caller: &Caller) -> Option<Instant> {
+        caller.expires.map(|expires| self.clock.instant(expires))
+    }
+
     /// Ends a task, and tells clients that questions which they have seen are void.
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
@@ -499,6 +506,14 @@ struct Request<'a> {
     method: Method,
     params: Params<'a>,
     body: &'a Bytes,
+}
+
+/// Sleeps until then; without a moment for ever.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
 }
 
 /// Whose tasks a caller sees on a route.

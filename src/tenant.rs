@@ -49,6 +49,12 @@ impl Principal {
         Self::of(tenant, [Arc::from(""), subject, Arc::from("")], true)
     }
 
+    /// A caller for whom an issuer vouches; `client` is empty where there is none.
+    #[must_use]
+    pub fn of_token(tenant: Arc<str>, issuer: Arc<str>, subject: Arc<str>, client: Arc<str>) -> Self {
+        Self::of(tenant, [issuer, subject, client], true)
+    }
+
     fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], authenticated: bool) -> Self {
         let digest = digest([&tenant, &issuer, &subject, &client], authenticated);
         Self { tenant, issuer, subject, client, authenticated, digest }

@@ -1,5 +1,6 @@
 //! Files in, mistakes or settings out.
 
+mod callers;
 mod documents;
 mod hostile;
 mod meaning;
