@@ -205,7 +205,7 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
     let rules = "    authorize:
       - {match: 'admin_*', allow: \"claims.role == 'admin'\", scopes: ['mcp:admin']}
       - {allow: \"principal.subject == 'bench' || claims.role == 'admin'\"}
-      - {allow: \"tool != 'drop' || arguments.dry_run == true\"}
+      - {allow: \"tool != 'drop' && !has(arguments.force)\"}
 ";
     let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
     [

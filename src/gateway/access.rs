@@ -145,3 +145,6 @@ impl Gateway {
         Ok(allowed)
     }
 }
+
+#[cfg(test)]
+mod tests;
