@@ -222,7 +222,7 @@ tenants:
     let rules = "    authorize:
       - {match: 'admin_*', allow: \"claims.role == 'admin'\", scopes: ['mcp:admin']}
       - {allow: \"principal.subject == 'bench' || claims.role == 'admin'\"}
-      - {allow: \"tool != 'drop' || arguments.dry_run == true\"}
+      - {allow: \"tool != 'drop' && !has(arguments.force)\"}
 ";
     let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
     [

@@ -149,3 +149,6 @@ impl Gateway {
         Ok(allowed)
     }
 }
+
+#[cfg(test)]
+mod tests;

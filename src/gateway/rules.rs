@@ -6,7 +6,7 @@ mod expression;
 mod value;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use cel::common::types::CelString;
@@ -29,6 +29,9 @@ const MOST_FOR_LOOPS: (usize, usize) = (64 * 1024, 1_000);
 const MOST_CLAIMS: usize = 10_000;
 /// Callers that are remembered in the form that rules read.
 const MOST_CALLERS: usize = 1024;
+/// Tools of which it is remembered what was decided, for each caller, and the longest name among them.
+const MOST_DECIDED: usize = 256;
+const LONGEST_DECIDED: usize = 128;
 /// How often a rule that fails is told of.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
@@ -54,14 +57,16 @@ pub(super) enum Refusal {
     Scopes(Box<str>),
 }
 
+/// Callers as rules see them, by their address. An entry keeps the address from being used again.
+type Known = HashMap<usize, (Weak<Caller>, Arc<Identity>)>;
+
 /// The rules of one route.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
     /// When each was last told of in the log.
     warned: Mutex<Vec<Option<Instant>>>,
-    /// Callers as rules see them. An entry keeps its caller's address from being used again.
-    known: Mutex<HashMap<usize, (Weak<Caller>, Arc<Identity>)>>,
+    known: Mutex<Known>,
 }
 
 impl Rules {
@@ -92,14 +97,23 @@ impl Rules {
         if self.is_empty() {
             return Ok(());
         }
-        self.check_known(route, caller, tool)?;
-        self.check_arguments(route, caller, tool, arguments)?;
+        let needs_arguments = |needs: bool| self.expressions(tool).any(|(_, allow)| allow.needs_arguments() == needs);
+        let (without, with) = (needs_arguments(false), needs_arguments(true));
+        if without || with {
+            let identity = self.identity(caller);
+            if without {
+                self.check_known(route, &identity, tool)?;
+            }
+            if with {
+                self.check_arguments(route, &identity, tool, arguments)?;
+            }
+        }
         self.check_scopes(caller, tool)
     }
 
     /// Whether a caller may know of the tool: what only the arguments of a call can decide is open, and scopes can be had.
     pub(super) fn shows(&self, route: &str, caller: &Arc<Caller>, tool: &str) -> bool {
-        self.is_empty() || self.check_known(route, caller, tool).is_ok()
+        self.is_empty() || self.check_known(route, &self.identity(caller), tool).is_ok()
     }
 
     /// Whether a caller may have to do with what a call has made earlier: its arguments were looked at then.
@@ -110,7 +124,7 @@ impl Rules {
         if self.is_empty() {
             return Ok(());
         }
-        self.check_known(route, caller, tool)?;
+        self.check_known(route, &self.identity(caller), tool)?;
         self.check_scopes(caller, tool)
     }
 
@@ -118,65 +132,61 @@ impl Rules {
         self.rules.iter().enumerate().filter(|(_, rule)| rule.pattern.matches(tool))
     }
 
-    /// The expressions for a tool that need the arguments of a call, or those that don't.
-    fn expressions<'a>(&'a self, tool: &'a str, with: bool) -> impl Iterator<Item = (usize, &'a Expression)> {
-        self.matching(tool)
-            .filter_map(|(number, rule)| Some((number, rule.allow.as_ref()?)))
-            .filter(move |(_, allow)| allow.needs_arguments() == with)
+    /// The expressions for a tool.
+    fn expressions<'a>(&'a self, tool: &'a str) -> impl Iterator<Item = (usize, &'a Expression)> {
+        self.matching(tool).filter_map(|(number, rule)| Some((number, rule.allow.as_ref()?)))
     }
 
-    fn check_known(&self, route: &str, caller: &Arc<Caller>, tool: &str) -> Result<(), Refusal> {
-        let mut rules = self.expressions(tool, false).peekable();
-        if rules.peek().is_none() {
-            return Ok(());
+    /// What is decided without arguments. It is the same each time, and remembered unless it could not be decided.
+    fn check_known(&self, route: &str, identity: &Identity, tool: &str) -> Result<(), Refusal> {
+        if let Some(allowed) = identity.decided(tool) {
+            return if allowed { Ok(()) } else { Err(Refusal::Denied) };
         }
-        let identity = self.identity(caller);
-        let variables = Variables { identity: &identity, tool, arguments: None };
-        for (number, allow) in rules {
-            self.must_hold(route, number, allow, &variables)?;
+        let variables = Variables { identity, tool, arguments: None };
+        let mut rules = self.expressions(tool).filter(|(_, allow)| !allow.needs_arguments());
+        let allowed = rules
+            .try_fold(true, |allowed, (number, allow)| Some(allowed && self.holds(route, number, allow, &variables)?));
+        if let Some(allowed) = allowed {
+            identity.decide(tool, allowed);
         }
-        Ok(())
+        if allowed == Some(true) { Ok(()) } else { Err(Refusal::Denied) }
     }
 
     fn check_arguments(
         &self,
         route: &str,
-        caller: &Arc<Caller>,
+        identity: &Identity,
         tool: &str,
         arguments: Option<&str>,
     ) -> Result<(), Refusal> {
-        let mut rules = self.expressions(tool, true).peekable();
-        if rules.peek().is_none() {
-            return Ok(());
-        }
-        let has_loops = self.expressions(tool, true).any(|(_, allow)| allow.has_loops());
-        let arguments = read_arguments(arguments.unwrap_or("{}"), has_loops)?;
-        let identity = self.identity(caller);
-        let variables = Variables { identity: &identity, tool, arguments: Some(&arguments) };
-        for (number, allow) in rules {
-            self.must_hold(route, number, allow, &variables)?;
+        let rules = || self.expressions(tool).filter(|(_, allow)| allow.needs_arguments());
+        let has_loops = rules().any(|(_, allow)| allow.has_loops());
+        let arguments = Arguments { text: arguments.unwrap_or("{}"), has_loops, read: OnceLock::new() };
+        let variables = Variables { identity, tool, arguments: Some(&arguments) };
+        for (number, allow) in rules() {
+            let holds = self.holds(route, number, allow, &variables);
+            // Whatever came of the rest of it.
+            if let Some(Err(refusal)) = arguments.read.get() {
+                return Err(refusal.clone());
+            }
+            if holds != Some(true) {
+                return Err(Refusal::Denied);
+            }
         }
         Ok(())
     }
 
-    fn must_hold(
-        &self,
-        route: &str,
-        number: usize,
-        allow: &Expression,
-        variables: &Variables<'_>,
-    ) -> Result<(), Refusal> {
-        match allow.holds(variables) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Refusal::Denied),
-            Err(why) => {
-                if self.may_warn(number, Instant::now()) {
-                    let rule = format!("authorize[{number}]");
-                    tracing::warn!(route, rule, why = why.as_str(), "a rule can't be decided, and refuses");
-                }
-                Err(Refusal::Denied)
-            }
+    /// Whether a rule's expression holds; `None` when it can't be decided, which is told of.
+    fn holds(&self, route: &str, number: usize, allow: &Expression, variables: &Variables<'_>) -> Option<bool> {
+        let holds = allow.holds(variables);
+        if let Err(why) = holds
+            && !variables.are_unread()
+            && self.may_warn(number, Instant::now())
+        {
+            let rule = format!("authorize[{number}]");
+            tracing::warn!(route, rule, why = why.as_str(), "a rule can't be decided, and refuses");
         }
+        holds.ok()
     }
 
     /// Whether it is time to tell of a rule again.
@@ -224,20 +234,34 @@ impl Rules {
     }
 }
 
-fn read_arguments(arguments: &str, has_loops: bool) -> Result<Owned, Refusal> {
-    let (bytes, values) = if has_loops { MOST_FOR_LOOPS } else { MOST_ARGUMENTS };
-    if !arguments.starts_with('{') {
-        return Err(Refusal::Arguments("`arguments` must be an object"));
+/// The arguments of a call, read when a rule first asks for them.
+struct Arguments<'a> {
+    text: &'a str,
+    /// A rule that may ask for them goes through lists.
+    has_loops: bool,
+    read: OnceLock<Result<Owned, Refusal>>,
+}
+
+impl Arguments<'_> {
+    fn get(&self) -> Option<&Owned> {
+        self.read.get_or_init(|| self.parse()).as_ref().ok()
     }
-    if arguments.len() > bytes {
-        return Err(Refusal::Arguments("`arguments` are larger than the rules for this tool take"));
+
+    fn parse(&self) -> Result<Owned, Refusal> {
+        let (bytes, values) = if self.has_loops { MOST_FOR_LOOPS } else { MOST_ARGUMENTS };
+        if !self.text.starts_with('{') {
+            return Err(Refusal::Arguments("`arguments` must be an object"));
+        }
+        if self.text.len() > bytes {
+            return Err(Refusal::Arguments("`arguments` are larger than the rules for this tool take"));
+        }
+        value::read(&mut serde_json::Deserializer::from_str(self.text), values).map_err(|_| {
+            Refusal::Arguments(
+                "`arguments` give a key twice, have a number that is out of range, or have more values than the rules \
+                 for this tool take",
+            )
+        })
     }
-    value::read(&mut serde_json::Deserializer::from_str(arguments), values).map_err(|_| {
-        Refusal::Arguments(
-            "`arguments` give a key twice, have a number that is out of range, or have more values than the rules for \
-             this tool take",
-        )
-    })
 }
 
 /// What rules see of a caller.
@@ -246,6 +270,8 @@ struct Identity {
     principal: Owned,
     claims: Owned,
     tenant: Arc<str>,
+    /// What was decided of tools without arguments.
+    decided: Mutex<HashMap<Box<str>, bool>>,
 }
 
 impl Identity {
@@ -264,7 +290,24 @@ impl Identity {
             principal: read(&shown, usize::MAX),
             claims: read(&**claims, MOST_CLAIMS),
             tenant: Arc::clone(&principal.tenant),
+            decided: Mutex::default(),
         }
+    }
+
+    fn decided(&self, tool: &str) -> Option<bool> {
+        self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(tool).copied()
+    }
+
+    /// Remembers a decision. Callers choose the names, so that there may be no end of them.
+    fn decide(&self, tool: &str, allowed: bool) {
+        if tool.len() > LONGEST_DECIDED {
+            return;
+        }
+        let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        if decided.len() >= MOST_DECIDED {
+            decided.clear();
+        }
+        decided.insert(tool.into(), allowed);
     }
 }
 
@@ -272,7 +315,14 @@ impl Identity {
 struct Variables<'a> {
     identity: &'a Identity,
     tool: &'a str,
-    arguments: Option<&'a Owned>,
+    arguments: Option<&'a Arguments<'a>>,
+}
+
+impl Variables<'_> {
+    /// Whether the arguments were asked for and can't be read: that is the caller's fault, and no rule's.
+    fn are_unread(&self) -> bool {
+        self.arguments.is_some_and(|arguments| matches!(arguments.read.get(), Some(Err(_))))
+    }
 }
 
 impl VariableResolver for Variables<'_> {
@@ -280,7 +330,7 @@ impl VariableResolver for Variables<'_> {
         match variable {
             "principal" => Some(CowVal::Borrowed(&*self.identity.principal)),
             "claims" => Some(CowVal::Borrowed(&*self.identity.claims)),
-            "arguments" => self.arguments.map(|arguments| CowVal::Borrowed(&**arguments)),
+            "arguments" => self.arguments?.get().map(|arguments| CowVal::Borrowed(&**arguments)),
             "tenant" => Some(CowVal::owned(CelString::from(&*self.identity.tenant))),
             "tool" => Some(CowVal::owned(CelString::from(self.tool))),
             _ => None,

@@ -157,9 +157,15 @@ fn arguments_that_two_readers_could_read_differently_are_refused() {
     assert_eq!(check(&many(MOST_FOR_LOOPS.1 - 10)), Ok(()));
     assert!(matches!(check(&many(MOST_FOR_LOOPS.1)), Err(Refusal::Arguments(_))));
     assert!(matches!(check(&large(MOST_FOR_LOOPS.0)), Err(Refusal::Arguments(_))));
-    // And none is read where no rule asks.
-    let other = Rules::new(vec![rule("*", "tool == 't'", &[])]);
-    assert_eq!(other.check("r", &caller(json!({})), "t", Some("[nonsense")), Ok(()));
+    // None is read where no rule asks, and a rule that has asked takes no excuse.
+    for (allow, expected) in [
+        ("tool == 't'", Ok(())),
+        ("tool != 'drop' || arguments.dry_run == true", Ok(())),
+        ("arguments.dry_run == true || tool == 't'", Err(Refusal::Arguments("`arguments` must be an object"))),
+    ] {
+        let other = Rules::new(vec![rule("*", allow, &[])]);
+        assert_eq!(other.check("r", &caller(json!({})), "t", Some("[nonsense")), expected, "{allow}");
+    }
 }
 
 #[test]
@@ -280,4 +286,24 @@ fn callers_are_remembered_within_bounds_and_never_taken_for_each_other() {
         assert_eq!(rules.check("r", caller, "t", None).is_ok(), n % 2 == 0);
     }
     assert!(rules.known.lock().unwrap().len() <= MOST_CALLERS);
+}
+
+#[test]
+fn decisions_are_remembered_for_each_tool_within_bounds() {
+    let rules = Rules::new(vec![rule("*", "tool != 'a' && size(tool) < 1000", &[]), rule("b", "claims.x == 1", &[])]);
+    let alice = caller(json!({}));
+    for _ in 0..2 {
+        assert_eq!(rules.check("r", &alice, "a", None), Err(Refusal::Denied));
+        assert_eq!(rules.check("r", &alice, "b", None), Err(Refusal::Denied));
+        assert_eq!(rules.check("r", &alice, "c", None), Ok(()));
+        assert_eq!(rules.check("r", &alice, &"x".repeat(2000), None), Err(Refusal::Denied));
+    }
+    let remembered = || rules.identity(&alice).decided.lock().unwrap().clone();
+    // Neither what can't be decided, which is to be told of again, nor long names.
+    assert_eq!(remembered(), HashMap::from([("a".into(), false), ("c".into(), true)]));
+    for n in 0..3 * MOST_DECIDED {
+        assert_eq!(rules.check("r", &alice, &n.to_string(), None), Ok(()));
+        assert_eq!(rules.check("r", &alice, "a", None), Err(Refusal::Denied));
+    }
+    assert!(remembered().len() <= MOST_DECIDED);
 }
