@@ -96,7 +96,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
     ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
-    ("governor", &["src/tenant/quota.rs"]),
+    ("governor", &["src/tenant/quota"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/upstream/stdio.rs"]),
     ("hyper", &["src/admin.rs", "src/demo", "src/downstream", "src/upstream/http.rs", "src/waits.rs"]),

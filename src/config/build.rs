@@ -3,6 +3,7 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod auth;
 mod authorize;
 mod routes;
 mod tenants;
@@ -45,6 +46,9 @@ impl Builder<'_> {
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
         if !authenticates {
             self.warn_scopes(&raw.routes, &at.key("routes"));
+        }
+        if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
+            self.check_public_url(listen, auth, &at.key("auth"));
         }
         let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
         Some(Settings {

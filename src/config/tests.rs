@@ -1,10 +1,12 @@
 //! Files in, mistakes or settings out.
 
 mod authorize;
+mod callers;
 mod documents;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod weights;
 
 use std::path::Path;
 

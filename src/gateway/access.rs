@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Object, string_value};
+use crate::jsonrpc::{Object, Raw, string_value};
 use crate::task::dialect::core;
 use crate::task::{Task, TaskId};
 use crate::tenant::Caller;
@@ -31,7 +31,7 @@ pub(super) fn called_tool<'a>(call: &Call, request: &Request<'a>) -> Result<Cow<
     if !route.tools.permits(&name) {
         return Err(unknown_tool(&name));
     }
-    let arguments = request.params.arguments.map(RawValue::get);
+    let arguments = request.params.arguments.map(Raw::get);
     route.rules.check(&route.name, caller, &name, arguments).map_err(|refusal| refused(refusal, &name))?;
     Ok(name)
 }
@@ -125,24 +125,27 @@ impl Gateway {
         Ok(task)
     }
 
-    /// Those of the named tasks that a caller may listen to; the others are left out in silence, as unknown ones are.
+    /// Those of the named tasks whose tools the rules now deny to this caller: to a listener they are as unknown.
     ///
     /// # Errors
     /// Scopes that the credential lacks: what is told of a task is what reading it tells.
-    pub(super) async fn listenable(&self, call: &Call, named: BTreeSet<Box<str>>) -> Result<BTreeSet<Box<str>>, Kind> {
+    pub(super) async fn denied_among(
+        &self,
+        call: &Call,
+        named: Option<&BTreeSet<Box<str>>>,
+    ) -> Result<Vec<TaskId>, Kind> {
+        let mut denied = Vec::new();
         if call.route.rules.is_empty() {
-            return Ok(named);
+            return Ok(denied);
         }
-        let mut allowed = BTreeSet::new();
-        for name in named {
-            let Some(id) = TaskId::parse(&name) else { continue };
+        for id in named.into_iter().flatten().filter_map(|name| TaskId::parse(name)) {
             match self.task_of(call, id).await {
-                Ok(_) => drop(allowed.insert(name)),
-                Err(Kind::NoTask(_)) => {}
+                Ok(_) => {}
+                Err(Kind::NoTask(_)) => denied.push(id),
                 Err(other) => return Err(other),
             }
         }
-        Ok(allowed)
+        Ok(denied)
     }
 }
 

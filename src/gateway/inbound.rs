@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Id, Object, Outcome};
+use crate::jsonrpc::{Id, Object, Outcome, Raw};
 use crate::mcp::method::Method;
 use crate::task::dialect::core;
 use crate::task::{self, ApplyError, Event, State};
@@ -23,7 +22,7 @@ impl Gateway {
         call: &mut Call,
         session: &Arc<Session>,
         method: Method,
-        params: Option<&RawValue>,
+        params: Option<Raw<'_>>,
         body: &Bytes,
     ) -> Result<Answer, Kind> {
         match method {
@@ -81,7 +80,10 @@ impl Gateway {
             return self.forward_one_way(call, session, body.clone()).await;
         };
         let task = match self.task_of(call, task_id).await {
-            Err(Kind::NoTask(_)) => return Err(never),
+            Err(Kind::NoTask(_)) => {
+                self.note_absent(call, Some(task_id));
+                return Err(self.missed(&call.caller.principal, never));
+            }
             task => task?,
         };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
@@ -115,7 +117,7 @@ impl Gateway {
 }
 
 /// Which request a cancel names.
-fn cancelled_id(params: Option<&RawValue>) -> Option<Id> {
+fn cancelled_id(params: Option<Raw<'_>>) -> Option<Id> {
     let params = Object::parse_optional(params).ok()?;
     Id::from_json(params.get("requestId")?).ok()
 }
