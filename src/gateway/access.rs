@@ -125,28 +125,27 @@ impl Gateway {
         Ok(task)
     }
 
-    /// Those of the named tasks that a caller may listen to; the others are left out in silence, as unknown ones are.
+    /// Those of the named tasks whose tools the rules now deny to this caller: to a listener they are as unknown.
     ///
     /// # Errors
     /// Scopes that the credential lacks: what is told of a task is what reading it tells.
-    pub(super) async fn listenable(&self, call: &Call, named: BTreeSet<Box<str>>) -> Result<BTreeSet<Box<str>>, Kind> {
+    pub(super) async fn denied_among(
+        &self,
+        call: &Call,
+        named: Option<&BTreeSet<Box<str>>>,
+    ) -> Result<Vec<TaskId>, Kind> {
+        let mut denied = Vec::new();
         if call.route.rules.is_empty() {
-            return Ok(named);
+            return Ok(denied);
         }
-        let (mut allowed, mut absent) = (BTreeSet::new(), Vec::new());
-        for name in named {
-            let Some(id) = TaskId::parse(&name) else {
-                absent.push(None);
-                continue;
-            };
+        for id in named.into_iter().flatten().filter_map(|name| TaskId::parse(name)) {
             match self.task_of(call, id).await {
-                Ok(_) => drop(allowed.insert(name)),
-                Err(Kind::NoTask(_)) => absent.push(Some(id)),
+                Ok(_) => {}
+                Err(Kind::NoTask(_)) => denied.push(id),
                 Err(other) => return Err(other),
             }
         }
-        self.check_absent(call, &absent)?;
-        Ok(allowed)
+        Ok(denied)
     }
 }
 
