@@ -1,6 +1,7 @@
 // A browser as far as an authorization server needs one: it follows redirects, keeps cookies, and says who sits before it.
 //
-//   node browser.mjs URL      the same as a program, for clients that start one; the person is named by ACCOUNT
+//   node browser.mjs URL [STOP]    the same as a program, for clients that start one; the person is named by ACCOUNT, and
+//                                  where it ended is printed
 
 import { fileURLToPath } from 'node:url'
 
@@ -33,4 +34,7 @@ export async function visit(url, account, stop) {
   throw new Error(`more than ${STEPS} redirects`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await visit(process.argv[2], process.env.ACCOUNT)
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const [url, stop] = process.argv.slice(2)
+  console.log((await visit(url, process.env.ACCOUNT, stop)).href)
+}

@@ -8,7 +8,7 @@
 //
 //   POST /rotate   new keys sign from now on; the old ones stay published      POST /retire   only the newest are published
 //   POST /down     no connection is accepted                                   POST /up       they are again
-//   POST /mint     a token with exactly these {claims, header}, by the newest key that fits its algorithm
+//   POST /mint     a token with these {claims, header}, none where null, by the newest key of its algorithm
 //   GET  /journal  every answer of the token endpoint: {grant, client, resource, token}; and introspections: {introspected}
 
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto'
@@ -207,8 +207,9 @@ const controls = {
   '/mint': async ({ claims: given, header }) => {
     const { kid, ...key } = keys.find(({ alg }) => alg === (header?.alg ?? 'RS256'))
     const now = Math.floor(Date.now() / 1000)
+    const all = Object.entries({ iss: issuer, iat: now, exp: now + LIFE, ...given }).filter(([, value]) => value !== null)
     return {
-      token: await new SignJWT({ iss: issuer, iat: now, exp: now + LIFE, ...given })
+      token: await new SignJWT(Object.fromEntries(all))
         .setProtectedHeader({ alg: 'RS256', typ: 'at+jwt', kid, ...header })
         .sign(createPrivateKey({ key, format: 'jwk' })),
     }

@@ -214,11 +214,12 @@ def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report
     run_lines(f"{leg.name}, {name}", [*CLIENTS[name], *arguments], CLIENT_LIMIT, report)
 
 
-def run_lines(where: str, command: list[str | Path], limit: float, report: Report) -> None:
+def run_lines(where: str, command: list[str | Path], limit: float, report: Report, **environment: str) -> None:
     """Runs a program that prints a JSON line for each check; one that dies or is late has failed, too."""
     try:
         done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL)
+            [str(part) for part in command], capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment})
     except subprocess.TimeoutExpired as late:
         report.add_lines(where, (late.stdout or b"").decode(errors="replace"))
         report.add(where, "runs to its end", "failed", f"stopped after {limit:.0f} s")
