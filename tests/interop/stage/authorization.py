@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stage.legs import CLIENT_LIMIT, REFUSED, SOON, judge, run_lines, start_recorder
+from stage.login import write_browser
 from stage.places import MODERN_PYTHON, NODE, PYTHON, RUNS, TESTS
 from stage.programs import NotReady, Programs, answers, free_port, listens
 from stage.report import Report
@@ -53,7 +54,6 @@ def run_authorization(binary: Path, report: Report) -> None:
     try:
         with Programs(folder) as programs:
             stage = _start(programs, folder, binary)
-            _browser(stage)
             _run_clients(stage, report)
             _run_tokens(stage, report)
             _check_upstream(stage, report)
@@ -119,25 +119,18 @@ def _route(stage: Stage, name: str, behind: str) -> dict[str, Any]:
 
 def _run_clients(stage: Stage, report: Report) -> None:
     """The SDKs' own OAuth clients, from the refusal to a task, on every route at the same time."""
+    browser = write_browser(stage.folder)
+
     def run(client: tuple[str, str, str]) -> None:
         route, name, era = client
         command = [*SDKS[name, era], "--era", era, "--tools", "ts", "--label", f"{route}-{name}-{era}",
                    "--url", f"{stage.public}/{route}/mcp", "--direct", f"{stage.server}/mcp"]
         run_lines(f"{NAME}, {route}, {name} SDK, {era}", command + (["--rules"] if route == "signed" else []), CLIENT_LIMIT,
-                  report, BROWSER=str(_browser(stage)), ACCOUNT="alice")
+                  report, BROWSER=str(browser), ACCOUNT="alice")
 
     clients = [(route, *sdk) for route in ROUTES for sdk in SDKS]
     with ThreadPoolExecutor(len(clients)) as pool:
         list(pool.map(run, clients))
-
-
-def _browser(stage: Stage) -> Path:
-    """A program that a client may start as the browser."""
-    path = stage.folder / "browser"
-    if not path.exists():
-        path.write_text(f'#!/bin/sh\nexec "{NODE}" "{TESTS / "clients" / "browser.mjs"}" "$@"\n')
-        path.chmod(0o755)
-    return path
 
 
 def _run_tokens(stage: Stage, report: Report) -> None:
