@@ -1,4 +1,5 @@
 //! OAuth as a client speaks it: towards authorization servers, for keys, metadata and tokens. What a token that a caller
 //! shows is worth is decided in `auth`, not here.
 
+pub mod discovery;
 pub mod fetch;
