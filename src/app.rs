@@ -14,10 +14,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminState};
-use crate::auth::{self, Authenticator};
+use crate::auth::claims::Terms;
+use crate::auth::resource::{self, Resource};
+use crate::auth::{self, Authenticator, introspection};
 use crate::clock::Clock;
-use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
-use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
+use crate::config::{
+    self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
+    UpstreamTarget,
+};
+use crate::downstream::http::{Endpoint, Endpoints};
+use crate::downstream::well_known::Documents;
+use crate::downstream::{origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::schemas::Schemas;
@@ -29,7 +36,7 @@ use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
-use crate::tenant::fair::FairQueue;
+use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
@@ -91,9 +98,12 @@ impl App {
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
+        let authenticator =
+            Authenticator::new(auth_of(settings), clock, &jobs).context("an issuer's keys can't be read")?;
         let metrics = Arc::new(metrics_of(settings));
-        let routes: Vec<Arc<Route>> =
-            settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
+        let weights = Arc::new(weights_of(settings));
+        let route = |route| Arc::new(route_of(route, settings, &metrics, &weights, &jobs));
+        let routes: Vec<Arc<Route>> = settings.routes.iter().map(route).collect();
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
@@ -113,11 +123,14 @@ impl App {
         let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
-        let by_path = settings.routes.iter().map(|route| route.path.clone()).zip(routes.iter().cloned());
+        let endpoints_by_path = endpoints(settings, &routes, address);
+        let documents = endpoints_by_path.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
+        let documents = Documents::new(documents);
         let endpoints = Endpoints {
             gateway: Arc::clone(&gateway),
-            routes: by_path.collect::<HashMap<_, _>>(),
-            authenticator: Authenticator::new(auth_of(settings)),
+            routes: endpoints_by_path,
+            documents,
+            authenticator,
             origin: origin::Config {
                 origins: settings.listen.allowed_origins.clone(),
                 hosts: settings.listen.allowed_hosts.clone(),
@@ -191,18 +204,40 @@ fn cut_off(gateway: &Arc<Gateway>, routes: &[Arc<Route>]) -> impl Fn() -> Vec<Ar
 
 /// One line for each route: where it is, what is behind it, how tasks are kept, who may call.
 fn announce(settings: &Settings, address: SocketAddr) {
-    let callers = if settings.auth.is_some() { "authenticated" } else { "not authenticated" };
+    let callers = config::describe_callers(settings.auth.as_ref());
     for route in &settings.routes {
-        let url = match settings.listen.public_url {
-            Some(_) => settings.listen.url(&route.path),
-            None => format!("http://{address}{}", route.path),
-        };
+        let url = url_of(settings, &route.path, address);
         let upstream = match &route.upstream.target {
             UpstreamTarget::Url { url, .. } => url.to_string(),
             UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
         };
         tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
     }
+}
+
+/// A route's URL as clients see it; `address` is where connections are taken.
+fn url_of(settings: &Settings, path: &str, address: SocketAddr) -> String {
+    match settings.listen.public_url {
+        Some(_) => settings.listen.url(path),
+        None => format!("http://{address}{path}"),
+    }
+}
+
+/// The routes, each as a resource of its own.
+fn endpoints(settings: &Settings, routes: &[Arc<Route>], address: SocketAddr) -> HashMap<String, Endpoint> {
+    let auth = settings.auth.as_ref();
+    let endpoint = |(number, (of, route)): (u32, (&RouteSettings, &Arc<Route>))| {
+        let config = resource::Config {
+            url: url_of(settings, &of.path, address),
+            name: of.name.clone(),
+            authorization_servers: auth.map(AuthSettings::authorization_servers).unwrap_or_default(),
+            required_scopes: auth.map(|auth| auth.required_scopes.clone()).unwrap_or_default(),
+            other_scopes: Vec::new(),
+        };
+        let resource = Arc::new(Resource::new(number, &config));
+        (of.path.clone(), Endpoint { route: Arc::clone(route), resource })
+    };
+    (0..).zip(settings.routes.iter().zip(routes)).map(endpoint).collect()
 }
 
 fn metrics_of(settings: &Settings) -> Metrics {
@@ -217,7 +252,13 @@ fn metrics_of(settings: &Settings) -> Metrics {
     Metrics::new(&routes, &tenants)
 }
 
-fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs: &Jobs) -> Route {
+fn route_of(
+    route: &RouteSettings,
+    settings: &Settings,
+    metrics: &Metrics,
+    weights: &Arc<Weights>,
+    jobs: &Jobs,
+) -> Route {
     let max_message = settings.listen.max_body.as_usize();
     let connect_timeout = route.upstream.connect_timeout;
     let upstream: Arc<dyn Upstream> = match &route.upstream.target {
@@ -234,7 +275,7 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
     Route {
         name: route.name.as_str().into(),
         upstream,
-        places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        places: FairQueue::weighted(route.upstream.max_in_flight, route.upstream.queue, Arc::clone(weights)),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
         schemas: Schemas::default(),
@@ -254,12 +295,41 @@ fn sealer_of(settings: &Settings) -> Sealer {
 }
 
 fn auth_of(settings: &Settings) -> Option<auth::Config> {
-    let key = |key: &crate::config::ApiKey| auth::ApiKey {
+    let key = |key: &config::ApiKey| auth::ApiKey {
         sha256: key.sha256,
         tenant: key.tenant.as_str().into(),
         subject: key.subject.as_str().into(),
     };
-    settings.auth.as_ref().map(|auth| auth::Config { api_keys: auth.api_keys.iter().map(key).collect() })
+    settings.auth.as_ref().map(|auth| auth::Config {
+        api_keys: auth.api_keys.iter().map(key).collect(),
+        issuers: auth.jwt.iter().map(issuer_of).collect(),
+        introspection: auth.introspection.as_ref().map(introspection_of),
+        required_scopes: auth.required_scopes.clone(),
+    })
+}
+
+fn issuer_of(jwt: &JwtSettings) -> auth::jwt::Issuer {
+    let JwtSettings { issuer, source, audiences, algorithms, tenant_claim, leeway } = jwt;
+    let terms = Terms { audiences: audiences.clone(), tenant_claim: tenant_claim.clone(), leeway: *leeway };
+    auth::jwt::Issuer { issuer: issuer.as_str().into(), source: source.clone(), algorithms: algorithms.clone(), terms }
+}
+
+fn introspection_of(of: &IntrospectionSettings) -> introspection::Config {
+    let basic = |(client, secret): &(String, Option<config::Secret>)| {
+        introspection::basic(client, secret.as_ref().map_or("", config::Secret::reveal))
+    };
+    let (audiences, tenant_claim) = (of.audiences.clone(), of.tenant_claim.clone());
+    introspection::Config {
+        url: of.url.uri().clone(),
+        authorization: of.client.as_ref().map(basic),
+        issuer: of.issuer.as_deref().map(Into::into),
+        terms: Terms { audiences, tenant_claim, leeway: Duration::ZERO },
+    }
+}
+
+fn weights_of(settings: &Settings) -> Weights {
+    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), of.weight));
+    Weights::new(settings.tenants.default.weight, named)
 }
 
 fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
@@ -268,7 +338,7 @@ fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
 }
 
 fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
-    let rate = |limit: Option<crate::config::RateLimit>| {
+    let rate = |limit: Option<config::RateLimit>| {
         limit
             .map(|limit| {
                 Rate::new(limit.rate.count(), limit.rate.period(), limit.burst).context("a rate is out of range")

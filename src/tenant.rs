@@ -6,6 +6,7 @@
 
 pub mod fair;
 pub mod quota;
+pub mod refusals;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,6 +47,12 @@ impl Principal {
     #[must_use]
     pub fn of_api_key(tenant: Arc<str>, subject: Arc<str>) -> Self {
         Self::of(tenant, [Arc::from(""), subject, Arc::from("")], true)
+    }
+
+    /// A caller for whom an issuer vouches; `client` is empty where there is none.
+    #[must_use]
+    pub fn of_token(tenant: Arc<str>, issuer: Arc<str>, subject: Arc<str>, client: Arc<str>) -> Self {
+        Self::of(tenant, [issuer, subject, client], true)
     }
 
     fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], authenticated: bool) -> Self {

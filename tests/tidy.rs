@@ -95,7 +95,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("base64", &["src/config/secret.rs", "src/demo/server/modern/mirror.rs", "src/mcp/mirror.rs", "src/seal.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
     ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
-    ("governor", &["src/tenant/quota.rs"]),
+    ("governor", &["src/tenant/quota"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/upstream/stdio.rs"]),
     ("hyper", &["src/admin.rs", "src/demo", "src/downstream", "src/upstream/http.rs", "src/waits.rs"]),

@@ -3,6 +3,7 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod auth;
 mod routes;
 mod tenants;
 
@@ -42,6 +43,9 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let authenticates = raw.auth.is_some();
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
+        if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
+            self.check_public_url(listen, auth, &at.key("auth"));
+        }
         let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
         Some(Settings {
             listen: listen?,

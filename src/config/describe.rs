@@ -4,9 +4,13 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use super::{
     problem::quote,
-    settings::{AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamSettings, UpstreamTarget},
+    settings::{
+        AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
+        TenantLimits, UpstreamSettings, UpstreamTarget,
+    },
     units::show_duration,
 };
+use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
@@ -63,8 +67,56 @@ fn listen_words(listen: &ListenSettings) -> String {
 
 fn callers(auth: Option<&AuthSettings>) -> String {
     let Some(auth) = auth else { return "not authenticated".to_owned() };
-    let tenants: BTreeSet<_> = auth.api_keys.iter().map(|key| &key.tenant).collect();
-    format!("by {}, of {}", several(auth.api_keys.len(), "API key"), list(&Vec::from_iter(tenants)))
+    let mut ways = Vec::new();
+    if !auth.api_keys.is_empty() {
+        let tenants: BTreeSet<_> = auth.api_keys.iter().map(|key| &key.tenant).collect();
+        ways.push(format!("{}, of {}", several(auth.api_keys.len(), "API key"), list(&Vec::from_iter(tenants))));
+    }
+    ways.extend(auth.jwt.iter().map(issuer));
+    ways.extend(auth.introspection.iter().map(introspection));
+    if !auth.required_scopes.is_empty() {
+        ways.push(format!("tokens must have {}", auth.required_scopes.join(" ")));
+    }
+    format!("by {}", ways.join("; "))
+}
+
+fn issuer(jwt: &JwtSettings) -> String {
+    let keys = match &jwt.source {
+        Source::Discovery => "where its metadata say".to_owned(),
+        Source::Url(url) => format!("at {}", HttpUrl::new(url.clone())),
+        Source::File(path) => format!("in {}", path.display()),
+    };
+    let algorithms: Vec<_> = jwt.algorithms.iter().map(|algorithm| algorithm.as_str()).collect();
+    let audiences = jwt.audiences.as_deref().map_or("the route's URL".to_owned(), list);
+    let tenant = jwt.tenant_claim.as_deref().map_or("default".to_owned(), |claim| format!("claim {}", quote(claim)));
+    format!(
+        "JWT of {} ({}), keys {keys}, for {audiences}, tenant: {tenant}, leeway {}",
+        jwt.issuer,
+        list(&algorithms),
+        show_duration(jwt.leeway)
+    )
+}
+
+fn introspection(introspection: &IntrospectionSettings) -> String {
+    let tenant = introspection.tenant_claim.as_deref();
+    let tenant = tenant.map_or("default".to_owned(), |claim| format!("claim {}", quote(claim)));
+    let audiences = match introspection.audiences.as_deref() {
+        None => "the route's URL".to_owned(),
+        Some([]) => "the route's URL or nobody named".to_owned(),
+        Some(audiences) => list(audiences),
+    };
+    format!("introspection at {}, for {audiences}, tenant: {tenant}", introspection.url)
+}
+
+/// The ways in which callers are authenticated, in few words, for the line at start.
+pub fn describe_callers(auth: Option<&AuthSettings>) -> String {
+    let Some(auth) = auth else { return "not authenticated".to_owned() };
+    let keys = (!auth.api_keys.is_empty()).then(|| several(auth.api_keys.len(), "API key"));
+    let issuers = auth.jwt.iter().map(|jwt| format!("JWT of {}", jwt.issuer));
+    let introspection =
+        auth.introspection.iter().map(|introspection| format!("introspection at {}", introspection.url));
+    let ways: Vec<_> = keys.into_iter().chain(issuers).chain(introspection).collect();
+    format!("authenticated by {}", ways.join(", "))
 }
 
 fn seal(settings: &Settings) -> String {
@@ -80,6 +132,9 @@ fn limits(limits: &TenantLimits) -> String {
         "{} tasks running, {} queued, {} kept with {} of results",
         limits.running_tasks, limits.queued_tasks, limits.kept_tasks, limits.kept_bytes
     );
+    if limits.weight != 1 {
+        words.push_str(&format!("; weight {}", limits.weight));
+    }
     let rates = [("requests", limits.requests), ("creates", limits.creates), ("polls", limits.polls)];
     for (name, limit) in rates {
         if let Some(limit) = limit {

@@ -9,6 +9,7 @@
 //! `x-accepted` (without that list: its default). `x-required` and `x-null` mark keys that must be there and that may be
 //! null; they are turned into plain JSON Schema.
 
+mod auth;
 mod routes;
 mod schema;
 mod text;
@@ -19,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
+    auth::{ApiKey, Auth, Introspection, Jwt},
     routes::{Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
@@ -219,91 +221,6 @@ impl Default for Shutdown {
     }
 }
 
-/// How callers prove who they are.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Auth {
-    /// Keys that callers send as `Authorization: Bearer KEY` or `X-API-Key: KEY`.
-    pub(super) api_keys: Vec<ApiKey>,
-    /// Issuers whose tokens are accepted.
-    #[schemars(extend("x-later" = "authentication by JWT"))]
-    pub(super) jwt: Vec<Jwt>,
-    /// A server that is asked about tokens (RFC 7662).
-    #[schemars(extend("x-later" = "token introspection"))]
-    pub(super) introspection: Option<Introspection>,
-    /// Scopes that every token must have.
-    #[schemars(extend("x-later" = "requiring scopes"))]
-    pub(super) required_scopes: Vec<String>,
-}
-
-/// One caller with a fixed key.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct ApiKey {
-    /// SHA-256 of the key, 64 hex digits: `printf %s "$KEY" | sha256sum`. The key itself never stands in the file.
-    #[schemars(extend("x-required" = true), regex(pattern = r"^[0-9A-Fa-f]{64}$|\$\{"))]
-    pub(super) sha256: Option<String>,
-    /// The tenant whose quotas the caller uses.
-    pub(super) tenant: String,
-    /// Who the caller is; tasks belong to tenant and subject.
-    #[schemars(extend("x-required" = true))]
-    pub(super) subject: Option<String>,
-}
-
-impl Default for ApiKey {
-    fn default() -> Self {
-        Self { sha256: None, tenant: "default".to_owned(), subject: None }
-    }
-}
-
-/// An issuer whose tokens are accepted.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Jwt {
-    /// The issuer; its discovery document names the keys unless `jwks_url` or `jwks_file` does.
-    #[schemars(extend("x-required" = true))]
-    pub(super) issuer: Option<String>,
-    /// Where its keys are.
-    pub(super) jwks_url: Option<String>,
-    /// A file with its keys.
-    pub(super) jwks_file: Option<String>,
-    /// Accepted audiences. Without the key: the route's public URL.
-    pub(super) audiences: Option<Vec<String>>,
-    /// Accepted signature algorithms.
-    pub(super) algorithms: Vec<String>,
-    /// The claim that names the tenant.
-    pub(super) tenant_claim: Option<String>,
-    /// How far clocks may differ.
-    pub(super) leeway: Duration,
-}
-
-impl Default for Jwt {
-    fn default() -> Self {
-        Self {
-            issuer: None,
-            jwks_url: None,
-            jwks_file: None,
-            audiences: None,
-            algorithms: ["RS256", "ES256", "EdDSA"].map(str::to_owned).to_vec(),
-            tenant_claim: None,
-            leeway: Duration::from("30s"),
-        }
-    }
-}
-
-/// A server that is asked about tokens.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Introspection {
-    /// Its endpoint.
-    #[schemars(extend("x-required" = true))]
-    pub(super) url: Option<String>,
-    /// The name that taskgate has there.
-    pub(super) client_id: Option<String>,
-    /// The secret that goes with it.
-    pub(super) client_secret: Option<Secret>,
-}
-
 /// Quotas by tenant.
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -319,6 +236,11 @@ pub(super) struct Tenants {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DefaultTenant {
+    /// The tenant's share where several wait for places at a server (`max_in_flight`): a tenant of weight 3 gets three of them
+    /// for each one that a tenant of weight 1 gets, held and plain calls together. Places that nobody else wants are
+    /// anybody's.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: u32,
     /// Tasks whose call is held at the same time; more wait in the queue.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: u64,
@@ -341,6 +263,7 @@ pub(super) struct DefaultTenant {
 impl Default for DefaultTenant {
     fn default() -> Self {
         Self {
+            weight: 1,
             running_tasks: 50,
             queued_tasks: 500,
             kept_tasks: 100_000,
@@ -356,6 +279,9 @@ impl Default for DefaultTenant {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tenant {
+    /// As in `default`.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: Option<u32>,
     /// As in `default`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: Option<u64>,

@@ -12,9 +12,12 @@ use super::{
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
+use crate::auth::algorithm::Algorithm;
+use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::oauth::discovery::is_loopback;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,11 +94,75 @@ pub struct SessionSettings {
     pub max: usize,
 }
 
-/// How callers prove who they are.
+/// How callers prove who they are; in at least one way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuthSettings {
-    /// At least one; hashes are unique.
+    /// Hashes are unique.
     pub api_keys: Vec<ApiKey>,
+    /// Names are unique.
+    pub jwt: Vec<JwtSettings>,
+    /// The server that is asked about tokens.
+    pub introspection: Option<IntrospectionSettings>,
+    /// Scopes that every token must have, each once.
+    pub required_scopes: Vec<String>,
+}
+
+impl AuthSettings {
+    /// Whether tokens are taken beside keys.
+    pub fn has_tokens(&self) -> bool {
+        !self.jwt.is_empty() || self.introspection.is_some()
+    }
+
+    /// Whether callers may belong to tenants that the file does not name.
+    pub fn has_open_tenants(&self) -> bool {
+        let by_introspection = self.introspection.iter().map(|introspection| &introspection.tenant_claim);
+        self.jwt.iter().map(|jwt| &jwt.tenant_claim).chain(by_introspection).any(Option::is_some)
+    }
+
+    /// Where clients get tokens, each once: the issuers that are URLs.
+    pub fn authorization_servers(&self) -> Vec<String> {
+        let by_introspection = self.introspection.iter().filter_map(|introspection| introspection.issuer.as_ref());
+        let mut servers: Vec<String> = Vec::new();
+        for issuer in self.jwt.iter().map(|jwt| &jwt.issuer).chain(by_introspection) {
+            let is_url = issuer.starts_with("https://") || issuer.starts_with("http://");
+            if is_url && !servers.contains(issuer) {
+                servers.push(issuer.clone());
+            }
+        }
+        servers
+    }
+}
+
+/// An issuer whose tokens are accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JwtSettings {
+    /// As its tokens spell it.
+    pub issuer: String,
+    /// Where its keys are.
+    pub source: Source,
+    /// At least one when it is there; otherwise the route's public URL.
+    pub audiences: Option<Vec<String>>,
+    /// At least one.
+    pub algorithms: Vec<Algorithm>,
+    /// The claim that names the tenant.
+    pub tenant_claim: Option<String>,
+    /// How far clocks may differ.
+    pub leeway: Duration,
+}
+
+/// A server that is asked about tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IntrospectionSettings {
+    /// Its endpoint.
+    pub url: HttpUrl,
+    /// Name and secret, which may be empty.
+    pub client: Option<(String, Option<Secret>)>,
+    /// The issuer of its tokens.
+    pub issuer: Option<String>,
+    /// Accepted audiences; with an empty list answers without one will do.
+    pub audiences: Option<Vec<String>>,
+    /// The member that names the tenant.
+    pub tenant_claim: Option<String>,
 }
 
 /// One caller with a fixed key.
@@ -128,6 +195,8 @@ impl TenantSettings {
 /// Quotas of one tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantLimits {
+    /// Its share of places for which others wait too: 1 to 100.
+    pub weight: u32,
     /// Tasks whose call is held at the same time.
     pub running_tasks: usize,
     /// Tasks that wait for a place.
@@ -216,6 +285,11 @@ impl HttpUrl {
     /// The whole URL.
     pub fn uri(&self) -> &Uri {
         &self.0
+    }
+
+    /// Whether nobody on the way can read along: it is https, or on this machine.
+    pub fn is_safe(&self) -> bool {
+        self.0.scheme_str() == Some("https") || self.0.host().is_some_and(is_loopback)
     }
 }
 

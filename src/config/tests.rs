@@ -1,9 +1,11 @@
 //! Files in, mistakes or settings out.
 
+mod callers;
 mod documents;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod weights;
 
 use std::path::Path;
 

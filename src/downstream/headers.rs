@@ -114,6 +114,9 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     is_identity && headers.get(CONTENT_TYPE).is_some_and(is_json)
 }
 
+/// Room that is made at once for fields that are kept.
+const MOST_ROOM: usize = 12;
+
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing
 /// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction").
 #[must_use]
@@ -126,12 +129,17 @@ pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
         .map(|name| name.trim().to_ascii_lowercase())
         .collect();
     let mut kept = HeaderMap::new();
+    // What is kept is joined by the fields of the next hop. Mostly nothing is, and the map stays without room.
+    let room = headers.len().min(MOST_ROOM);
     let mut current = None;
     for (name, value) in headers {
         // The map gives a name once and then only values.
         current = name.or(current);
         let Some(name) = &current else { continue };
         if !is_ours(name.as_str()) && !named.iter().any(|named| named == name.as_str()) {
+            if kept.is_empty() {
+                kept.reserve(room);
+            }
             kept.append(name.clone(), value);
         }
     }

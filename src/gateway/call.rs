@@ -87,6 +87,8 @@ pub enum Answer {
         /// The new session's id.
         session: Option<Arc<str>>,
     },
+    /// One message, in pieces that follow each other.
+    Pieces(Vec<Bytes>),
     /// One message, still arriving.
     JsonBody(Body),
     /// A stream of events.
@@ -124,6 +126,7 @@ impl std::fmt::Debug for Answer {
             Self::Accepted => "Accepted",
             Self::SessionEnded => "SessionEnded",
             Self::Json { .. } => "Json",
+            Self::Pieces(_) => "Pieces",
             Self::JsonBody(_) => "JsonBody",
             Self::Events(_) => "Events",
         })

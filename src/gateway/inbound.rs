@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Id, Object, Outcome};
+use crate::jsonrpc::{Id, Object, Outcome, Raw};
 use crate::mcp::method::Method;
 use crate::task::dialect::core;
 use crate::task::{self, ApplyError, Event, State};
@@ -23,7 +22,7 @@ impl Gateway {
         call: &mut Call,
         session: &Arc<Session>,
         method: Method,
-        params: Option<&RawValue>,
+        params: Option<Raw<'_>>,
         body: &Bytes,
     ) -> Result<Answer, Kind> {
         match method {
@@ -78,7 +77,10 @@ impl Gateway {
         };
         let never = Kind::Unusable("No such request was sent to this client");
         let owner = owner(&call.caller.principal, &call.route);
-        let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
+        let Some(task) = self.ledger.get(&owner, task_id).await? else {
+            self.note_absent(call, Some(task_id));
+            return Err(self.missed(&call.caller.principal, never));
+        };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);
         }
@@ -110,7 +112,7 @@ impl Gateway {
 }
 
 /// Which request a cancel names.
-fn cancelled_id(params: Option<&RawValue>) -> Option<Id> {
+fn cancelled_id(params: Option<Raw<'_>>) -> Option<Id> {
     let params = Object::parse_optional(params).ok()?;
     Id::from_json(params.get("requestId")?).ok()
 }

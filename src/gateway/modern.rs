@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Message, Object, Outcome, code, raw_string};
+use crate::jsonrpc::{Id, Message, Object, Outcome, Raw, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
@@ -23,7 +22,7 @@ use super::forward::Manner;
 use super::front::{may_be_task, state::Binding};
 use super::policy::Support;
 use super::rejection::{Fault, Kind};
-use super::relay::{Rewrite, Rewritten};
+use super::relay::{BEFORE_ID, Rewrite, Rewritten};
 use super::session::{Session, Terms};
 use super::tools::{called_tool, only_permitted};
 use super::{Gateway, Request, Route, ladder, schemas};
@@ -107,7 +106,7 @@ impl Gateway {
             return Err(ladder::needs_task());
         }
         if let Side::Modern(_) = &side {
-            let arguments = request.params.arguments.map(RawValue::get);
+            let arguments = request.params.arguments.map(Raw::get);
             let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
             checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
         }
@@ -147,7 +146,7 @@ impl Gateway {
         if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
             route.schemas.forget();
         }
-        answered.and_then(with_its_status).map_err(of_stateless)
+        answered.and_then(|answer| with_its_status(answer, &request.id)).map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -160,7 +159,7 @@ impl Gateway {
     }
 
     /// A conversation for one request of a modern client.
-    pub(super) fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
+    fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
         let terms = Terms {
             route: Arc::clone(&call.route.name),
             principal: call.caller.principal.digest(),
@@ -168,7 +167,7 @@ impl Gateway {
             upstream,
             client,
         };
-        self.sessions.unlisted(terms, None)
+        self.sessions.passing(terms)
     }
 }
 
@@ -345,8 +344,16 @@ fn is_of_this_era(error: &str) -> bool {
 
 /// An error becomes a refusal where it has a status of its own (2026-07-28 basic, "Error Codes"): over stdio a server
 /// can't say it.
-fn with_its_status(answer: Answer) -> Result<Answer, Kind> {
+fn with_its_status(answer: Answer, id: &Id) -> Result<Answer, Kind> {
     let Answer::Json { message, .. } = &answer else { return Ok(answer) };
+    let is_result = message.starts_with(b"{\"result\":")
+        || message
+            .strip_prefix(BEFORE_ID)
+            .and_then(|rest| rest.strip_prefix(id.as_json().as_bytes()))
+            .is_some_and(|rest| rest.starts_with(b",\"result\":"));
+    if is_result {
+        return Ok(answer);
+    }
     let may_be = |code: &[u8]| memchr::memmem::find(message, code).is_some();
     if !may_be(b"-3202") && !may_be(b"-32601") {
         return Ok(answer);

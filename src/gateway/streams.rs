@@ -17,7 +17,7 @@ use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
 use super::session::{CancelFlag, OpenStream, Session};
 use super::tasks::TASK_EVENT;
-use super::{Gateway, POST_LIMIT, Route, over, owner};
+use super::{Gateway, POST_LIMIT, Route, over, owner, reached};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
@@ -34,10 +34,10 @@ impl Gateway {
         let session = self.session(&call)?;
         let unusable = Kind::Unusable("No stream can be resumed after this Last-Event-ID");
         match call.last_event_id.as_deref() {
-            None => Ok(self.standalone(&call.route, &session, None)),
+            None => Ok(self.standalone(&call, &session, None)),
             Some(id) => {
                 if let Some(id) = id.strip_prefix(LISTENER_EVENT) {
-                    return Ok(self.standalone(&call.route, &session, Some(id.to_owned())));
+                    return Ok(self.standalone(&call, &session, Some(id.to_owned())));
                 }
                 if let Some(id) = id.strip_prefix(TASK_EVENT) {
                     let (task, request, is_last) = self.open_event(id).ok_or(unusable)?;
@@ -47,7 +47,7 @@ impl Gateway {
                         // An empty stream would be asked for again and again.
                         return Err(Kind::Unusable("This stream has been delivered to its end").into());
                     }
-                    return Ok(self.result_stream(&call.route, &session, owner, task, request));
+                    return Ok(self.result_stream(&call, &session, owner, task, request));
                 }
                 if let Some(id) = id.strip_prefix(CALL_EVENT) {
                     return Ok(self.bridged_rest(&call.route, &session, id)?);
@@ -59,12 +59,8 @@ impl Gateway {
     }
 
     /// The client's stream for whatever belongs to no request: fed by the upstream's, and by the session's tasks.
-    fn standalone(
-        self: &Arc<Self>,
-        route: &Arc<Route>,
-        session: &Arc<Session>,
-        last_event_id: Option<String>,
-    ) -> Answer {
+    fn standalone(self: &Arc<Self>, call: &Call, session: &Arc<Session>, last_event_id: Option<String>) -> Answer {
+        let route = &call.route;
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         {
@@ -93,15 +89,17 @@ impl Gateway {
             number: stream.number,
             _opened: (session.open_stream(self.clock), route.metrics.stream()),
         };
+        let (of_session, of_all) = (session.ended.clone(), self.closing.clone());
+        let expired = reached(self.expiry(&call.caller));
+        let ended = async move {
+            tokio::select! {
+                () = of_session.cancelled() => {}
+                () = of_all.cancelled() => {}
+                () = expired => {}
+            }
+        };
         Answer::Events(
-            EventStream::new(
-                receiver,
-                vec![session.ended.clone(), self.closing.clone()],
-                self.keep_alive,
-                stream.waiting,
-                Box::new(guard),
-            )
-            .boxed_unsync(),
+            EventStream::new(receiver, ended, self.keep_alive, stream.waiting, Box::new(guard)).boxed_unsync(),
         )
     }
 

@@ -10,12 +10,14 @@ mod tasks;
 mod watcher;
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::envelope::{Envelope, SERVER_INFO, SUBSCRIPTION_ID};
@@ -32,7 +34,7 @@ use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::relay::EventStream;
 use super::session::Stream;
-use super::{Gateway, Request, Route, ladder, owner};
+use super::{Gateway, Request, Route, ladder, over, owner, reached};
 use feed::Feed;
 use inbox::Change;
 use tasks::{Shown, Watched};
@@ -125,6 +127,7 @@ impl Gateway {
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
         let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
+        self.check_absent(call, watched.as_ref())?;
         let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {
             honoured.tasks = Some(watched.named());
@@ -132,12 +135,22 @@ impl Gateway {
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
-        let body = EventStream::new(receiver, Vec::new(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
+        let body = EventStream::new(receiver, pending(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
         let sending = Sending { id: request.id.clone(), route: Arc::clone(route), stream };
-        let teller = Teller { sending, source, watched, honoured, _held: held };
+        let expires = self.expiry(&call.caller);
+        let teller = Teller { sending, source, watched, honoured, expires, _held: held };
         let gateway = Arc::clone(self);
         self.jobs.spawn("subscription", async move { teller.run(&gateway).await });
         Ok(Answer::Events(body.boxed_unsync()))
+    }
+
+    /// Tasks that are named and not there for the caller are left out of a stream. All of them count as asked for in vain, and a
+    /// caller over that bound gets no stream that names such.
+    fn check_absent(&self, call: &Call, watched: Option<&Watched>) -> Result<(), Kind> {
+        let absent = watched.map(Watched::absent).unwrap_or_default();
+        let Ok(number @ 1..) = u32::try_from(absent.len()) else { return Ok(()) };
+        absent.iter().for_each(|task| self.note_absent(call, *task));
+        self.lookups.missed(&call.caller.principal, number).map_err(over("lookups"))
     }
 
     /// Where the server's changes come from, and what it honours of the filter.
@@ -189,7 +202,7 @@ impl Source {
         match self {
             Self::Feed(feed) => feed.next().await,
             Self::Watching(watching) => watching.next().await,
-            Self::Nothing => std::future::pending().await,
+            Self::Nothing => pending().await,
         }
     }
 }
@@ -200,6 +213,8 @@ struct Teller {
     source: Source,
     watched: Option<Watched>,
     honoured: Filter,
+    /// The client listens again with another credential then.
+    expires: Option<Instant>,
     _held: (Admitted, Counted),
 }
 
@@ -217,6 +232,7 @@ impl Teller {
             biased;
             () = gone.closed() => false,
             () = gateway.closing.cancelled() => true,
+            () = reached(self.expires) => true,
             is_over = self.tell(gateway) => is_over,
         };
         if is_over {
@@ -275,7 +291,7 @@ impl Sending {
 async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> Shown {
     match watched {
         Some(watched) => watched.next(ledger).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

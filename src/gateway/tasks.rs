@@ -1,10 +1,12 @@
 //! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of the core dialect (2025-11-25 tasks).
 
+use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
@@ -18,7 +20,7 @@ use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
-use super::{Gateway, Request, Route, owner};
+use super::{Gateway, Request, Route, owner, reached};
 
 /// Tasks on one page of `tasks/list`.
 const PAGE: usize = 50;
@@ -108,7 +110,7 @@ impl Gateway {
             return Ok(Answer::json(message));
         }
         if call.accept.events {
-            return Ok(self.result_stream(&call.route, session, owner, task.id, request.id.clone()));
+            return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
         }
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
@@ -141,12 +143,13 @@ impl Gateway {
     /// questions and the outcome once more.
     pub(super) fn result_stream(
         self: &Arc<Self>,
-        route: &Arc<Route>,
+        call: &Call,
         session: &Arc<Session>,
         owner: Owner,
         task: TaskId,
         id: Id,
     ) -> Answer {
+        let route = &call.route;
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let waiting = Arc::clone(&stream.waiting);
@@ -160,11 +163,10 @@ impl Gateway {
             task,
             id,
             stream,
+            expires: self.expiry(&call.caller),
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(
-            EventStream::new(receiver, Vec::new(), self.keep_alive, waiting, Box::new(opened)).boxed_unsync(),
-        )
+        Answer::Events(EventStream::new(receiver, pending(), self.keep_alive, waiting, Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
@@ -227,6 +229,8 @@ struct ResultJob {
     task: TaskId,
     id: Id,
     stream: Stream,
+    /// The client comes again with another credential then, and goes on where it was.
+    expires: Option<Instant>,
 }
 
 impl ResultJob {
@@ -243,6 +247,7 @@ impl ResultJob {
                 end = self.outcome() => Some(end),
                 () = stream.events.closed() => None,
                 () = self.wait.cancelled.cancelled() => None,
+                () = reached(self.expires) => None,
             };
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {

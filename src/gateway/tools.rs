@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
+use crate::jsonrpc::{self, Id, Object, Outcome, Raw, string_value};
 use crate::task::dialect::core;
 use crate::task::{NewTask, SessionNumber, State, Task};
 use crate::tenant::Principal;
@@ -78,7 +78,7 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
         tool: &str,
-        task: &RawValue,
+        task: Raw<'_>,
         policy: &TaskPolicy,
     ) -> Result<Answer, Kind> {
         let requested = core::requested_ttl(task.get()).map_err(Kind::Params)?;
@@ -154,7 +154,11 @@ impl Gateway {
             poll_interval: policy.poll_interval,
             deadline: policy.deadline,
         };
-        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
+        let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
+        if made.is_err() {
+            self.rates.undo_create(&principal.tenant);
+        }
+        Ok(made?)
     }
 }
 
@@ -170,7 +174,7 @@ pub(super) fn called_tool<'a>(route: &Route, request: &Request<'a>) -> Result<Co
 
 /// `params` as the upstream sees them: no task vocabulary.
 fn params_for_upstream(request: &Request<'_>) -> String {
-    let whole = request.params.whole.map_or("{}", RawValue::get);
+    let whole = request.params.whole.map_or("{}", Raw::get);
     let Ok(mut params) = Object::parse(whole) else { return whole.to_owned() };
     core::without_related(&params.remove("task").to_json())
 }

@@ -130,6 +130,8 @@ label! {
         Requests => "requests",
         /// Over the rate of polls.
         Polls => "polls",
+        /// Over the bound on asking for what is not there.
+        Lookups => "lookups",
         /// The upstream's queue is full.
         UpstreamQueue => "upstream_queue",
         /// Too many of a caller's calls wait for their client's answers.

@@ -141,16 +141,23 @@ pub async fn resource_metadata(
         ],
         None => resource_places(&called),
     };
-    first_of(places, async |place| {
-        let document: ResourceMetadata = get(fetcher, &place).await?;
-        let is_root = place == well_known(&called, RESOURCE, "");
-        match () {
-            () if !describes(&document.resource, &called, is_root) => Err(Error::OtherResource { place }),
-            () if document.authorization_servers.is_empty() => Err(Error::NoServers { place }),
-            () => Ok(document),
+    let mut search = Search::default();
+    for place in places {
+        if let Some(found) = search.settled(resource_at(fetcher, &called, place).await) {
+            return found;
         }
-    })
-    .await
+    }
+    Err(search.nothing())
+}
+
+async fn resource_at(fetcher: &Fetcher, called: &Uri, place: Uri) -> Result<ResourceMetadata, Error> {
+    let document: ResourceMetadata = get(fetcher, &place).await?;
+    let is_root = place == well_known(called, RESOURCE, "");
+    match () {
+        () if !describes(&document.resource, called, is_root) => Err(Error::OtherResource { place }),
+        () if document.authorization_servers.is_empty() => Err(Error::NoServers { place }),
+        () => Ok(document),
+    }
 }
 
 /// The metadata of an authorization server, by RFC 8414 and by OpenID Connect Discovery, in the order that MCP prescribes.
@@ -159,14 +166,21 @@ pub async fn resource_metadata(
 /// Any [`Error`].
 pub async fn server_metadata(fetcher: &Fetcher, issuer: &str) -> Result<ServerMetadata, Error> {
     let url = issuer_url(issuer)?;
-    first_of(server_places(&url), async |place| {
-        let document: ServerDocument = get(fetcher, &place).await?;
-        if document.issuer != issuer {
-            return Err(Error::OtherIssuer { place });
+    let mut search = Search::default();
+    for place in server_places(&url) {
+        if let Some(found) = search.settled(server_at(fetcher, issuer, &url, place).await) {
+            return found;
         }
-        document.checked(&url)
-    })
-    .await
+    }
+    Err(search.nothing())
+}
+
+async fn server_at(fetcher: &Fetcher, issuer: &str, url: &Uri, place: Uri) -> Result<ServerMetadata, Error> {
+    let document: ServerDocument = get(fetcher, &place).await?;
+    if document.issuer != issuer {
+        return Err(Error::OtherIssuer { place });
+    }
+    document.checked(url)
 }
 
 /// An issuer's URL (RFC 8414, 2): no query, no fragment.
@@ -240,22 +254,32 @@ async fn get<T: DeserializeOwned>(fetcher: &Fetcher, place: &Uri) -> Result<T, E
     fetcher.get(place).await.map_err(|source| Error::Fetch { place: place.clone(), source })
 }
 
-/// What the first place has that has anything; else what says most about why there is nothing.
-async fn first_of<T>(places: Vec<Uri>, look: impl AsyncFn(Uri) -> Result<T, Error>) -> Result<T, Error> {
-    let mut told = None;
-    for place in places {
-        match look(place).await {
+/// One place after the other, until one has something.
+#[derive(Default)]
+struct Search {
+    told: Option<Error>,
+}
+
+impl Search {
+    /// What a place has, if that ends the search.
+    fn settled<T>(&mut self, found: Result<T, Error>) -> Option<Result<T, Error>> {
+        match found {
             Err(error) if error.is_passed_over() => {
                 // A document that is there and wrong says more than one that is not there.
                 let says_more = !matches!(error, Error::Fetch { .. });
-                if told.is_none() || says_more {
-                    told = Some(error);
+                if self.told.is_none() || says_more {
+                    self.told = Some(error);
                 }
+                None
             }
-            found => return found,
+            found => Some(found),
         }
     }
-    Err(told.unwrap_or(Error::Url { what: "the server's URL", why: BadUrl::Malformed }))
+
+    /// What says most about why there is nothing.
+    fn nothing(self) -> Error {
+        self.told.unwrap_or(Error::Url { what: "the server's URL", why: BadUrl::Malformed })
+    }
 }
 
 impl Error {

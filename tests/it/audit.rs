@@ -145,3 +145,25 @@ async fn each_refused_access_is_one_line() {
     }
     assert!(!log.text().contains("s3cret"));
 }
+
+#[tokio::test]
+async fn refusals_without_end_are_counted_instead() {
+    let (log, _guard) = Log::start();
+    let mut gateway = Gateway::setup().callers(&["acme/ann", "acme/eve"]).timing(on_this_thread()).start().await;
+    let ann = gateway.open_as("ann").await;
+    let id = ann.start("exact", json!({})).await;
+    let eve = gateway.open_as("eve").await;
+    for _ in 0..90 {
+        eve.error("tasks/get", json!({"taskId": id})).await;
+    }
+    // What a stream leaves out is on record too.
+    let modern = Modern::new(&gateway).with_tasks().caller("eve");
+    drop(modern.listen(json!({"taskIds": [id, "none"]})).await);
+    gateway.stop().await;
+    let lines: Vec<Value> = log.audit().into_iter().filter(|line| line["reason"] == "task").collect();
+    let (counts, each): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["event"] == "refused_more");
+    let counted: u64 = counts.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    assert!(each.len() >= 50 && counted > 0, "{lines:?}");
+    assert_eq!(each.len() as u64 + counted, 92);
+    assert!(each.iter().chain(&counts).all(|line| line["subject"] == "eve"), "{lines:?}");
+}

@@ -44,6 +44,7 @@ mod patience;
 mod pool;
 mod progress;
 mod questions;
+mod quotas;
 mod restart;
 mod rounds;
 mod rounds_in_tasks;

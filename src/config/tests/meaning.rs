@@ -84,11 +84,12 @@ auth:
 #[test]
 fn tenants_inherit_what_they_do_not_set() {
     let text = "tenants:\n  default: {running_tasks: 7, creates: {rate: 20/s, burst: 40}, polls: {rate: 30/m}}\n  \
-                acme: {queued_tasks: 0, creates: {rate: 5/s}}\n  other: {}\n";
+                acme: {queued_tasks: 0, weight: 3, creates: {rate: 5/s}}\n  other: {}\n";
     let tenants = settings(&format!("{text}{ROUTE}")).tenants;
     let limit = |limit: Option<RateLimit>| limit.map(|limit| (limit.rate.to_string(), limit.burst.get()));
     let acme = tenants.limits("acme");
     assert_eq!((acme.running_tasks, acme.queued_tasks, acme.kept_tasks), (7, 0, 100_000));
+    assert_eq!((acme.weight, tenants.default.weight), (3, 1));
     assert_eq!(limit(acme.creates), Some(("5/s".to_owned(), 5)));
     assert_eq!(limit(acme.polls), Some(("30/m".to_owned(), 30)));
     assert_eq!(acme.polls.unwrap().rate.interval(), 2 * SECOND);

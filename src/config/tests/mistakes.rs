@@ -213,10 +213,6 @@ fn features_that_come_later_are_refused_by_name() {
     later("store: {url: redis://127.0.0.1/0}", 14, "store.url", "a store in Redis");
     later("store: {prefix: other}", 17, "store.prefix", "a store in Redis");
     later("replica: {id: auto}", 10, "replica", "sharing work between replicas");
-    let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
-    later(&format!("auth: {{jwt: [{{}}], {key}}}"), 13, "auth.jwt", "authentication by JWT");
-    later(&format!("auth: {{introspection: {{}}, {key}}}"), 23, "auth.introspection", "token introspection");
-    later(&format!("auth: {{required_scopes: [a], {key}}}"), 25, "auth.required_scopes", "requiring scopes");
 
     let later = |lines: &str, column: usize, key: &str, feature: &str| {
         one(
@@ -258,8 +254,6 @@ fn what_a_later_feature_does_by_default_may_be_said() {
     let said = settings(&text);
     assert_eq!(said.routes[0].tools.otherwise, settings(ROUTE).routes[0].tools.otherwise);
     assert_eq!(said.routes[0].upstream, settings(ROUTE).routes[0].upstream);
-    let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
-    settings(&format!("auth: {{jwt: [], required_scopes: [], {key}}}\n{ROUTE}"));
 }
 
 #[test]
@@ -537,8 +531,9 @@ const HASH: &str = "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789ab
 
 #[test]
 fn api_keys_are_checked() {
-    beside_route("auth: {}", "1:7: auth: has no `api_keys`, so that nobody could call");
-    beside_route("auth: {api_keys: []}", "1:7: auth: has no `api_keys`, so that nobody could call");
+    let nobody = "1:7: auth: has no `api_keys`, `jwt` or `introspection`, so that nobody could call";
+    beside_route("auth: {}", nobody);
+    beside_route("auth: {api_keys: []}", nobody);
     let hash = |text: &str| {
         beside_route(
             &format!("auth: {{api_keys: [{{subject: a, sha256: \"{text}\"}}]}}"),
