@@ -33,6 +33,12 @@ export class Person {
   tokens = () => this.#kept.tokens
   codeVerifier = () => this.#kept.verifier
 
+  discoveryState = () => this.#kept.discovery
+
+  saveDiscoveryState(discovery) {
+    this.#kept.discovery = discovery
+  }
+
   saveClientInformation(client) {
     this.log.push('registered')
     this.#kept.client = client
@@ -51,6 +57,7 @@ export class Person {
     this.log.push(`invalidated ${what}`)
     if (what === 'all' || what === 'client') delete this.#kept.client
     if (what === 'all' || what === 'tokens') delete this.#kept.tokens
+    if (what === 'all' || what === 'discovery') delete this.#kept.discovery
   }
 
   async redirectToAuthorization(url) {

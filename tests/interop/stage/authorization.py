@@ -96,7 +96,9 @@ def _start_gateway(stage: Stage, binary: Path, listen: int, behind: str) -> None
         "shutdown": {"drain": "5s"},
         "auth": {
             "jwt": [{"issuer": stage.issuer, "tenant_claim": "org_id", "leeway": "1s"}],
-            "introspection": {"url": f"{stage.issuer}/token/introspection", "tenant_claim": "org_id", **ITSELF},
+            "introspection": {
+                "url": f"{stage.issuer}/token/introspection", "issuer": stage.issuer, "tenant_claim": "org_id", **ITSELF,
+            },
             "required_scopes": ["mcp:read"],
         },
         "routes": [_route(stage, name, behind) for name in ROUTES],
