@@ -21,6 +21,7 @@ mod keys;
 mod listen;
 mod load;
 mod nginx;
+mod noise;
 mod plan;
 mod process;
 mod report;
@@ -62,7 +63,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,taskgate-jwt")]
+    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,taskgate-jwt,ruled")]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]

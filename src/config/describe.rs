@@ -6,7 +6,7 @@ use super::{
     problem::quote,
     settings::{
         AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
-        TenantLimits, UpstreamSettings, UpstreamTarget,
+        TenantLimits, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
 };
@@ -14,6 +14,7 @@ use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -51,7 +52,8 @@ fn line(text: &mut String, name: &str, value: impl Display) {
 }
 
 fn listen_words(listen: &ListenSettings) -> String {
-    let mut words = format!("{}, bodies up to {}", listen.address, listen.max_body);
+    let tls = if listen.tls.is_some() { " with TLS" } else { "" };
+    let mut words = format!("{}{tls}, bodies up to {}", listen.address, listen.max_body);
     if let Some(url) = &listen.public_url {
         words.push_str(&format!("; clients see {url}"));
     }
@@ -62,6 +64,9 @@ fn listen_words(listen: &ListenSettings) -> String {
         None => "any".to_owned(),
     };
     words.push_str(&format!("; foreign origins: {origins}; hosts: {hosts}"));
+    if !listen.trusted_proxies.is_empty() {
+        words.push_str(&format!("; trusted proxies: {}", list(&listen.trusted_proxies)));
+    }
     words
 }
 
@@ -151,6 +156,9 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
     line(text, "  era", era(&route.upstream, settings.auth.is_some()));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
+    for rule in &route.rules {
+        line(text, "  authorize", authorized(rule));
+    }
     if route.native {
         let deadline = show_duration(route.tools.otherwise.deadline);
         line(text, "  tasks", format!("the upstream's own, untouched; deadline of a call {deadline}"));
@@ -164,15 +172,24 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
 
 fn target(target: &UpstreamTarget) -> String {
     match target {
-        UpstreamTarget::Url { url, headers } if headers.is_empty() => url.to_string(),
-        UpstreamTarget::Url { url, headers } => {
+        UpstreamTarget::Url { url, headers, tls } => {
             let names: Vec<_> = headers.iter().map(|(name, _)| name.as_str()).collect();
-            format!("{url}, with {}", list(&names))
+            let with = if names.is_empty() { String::new() } else { format!(", with {}", list(&names)) };
+            format!("{url}{with}{}", certificates(tls))
         }
         UpstreamTarget::Command { argv } => {
             let (program, arguments) = argv.split_first().map_or(("", 0), |(first, rest)| (first, rest.len()));
             format!("the program {} with {}, for each session", quote(program), several(arguments, "argument"))
         }
+    }
+}
+
+fn certificates(tls: &UpstreamTls) -> &'static str {
+    match (&tls.authorities, &tls.identity) {
+        (None, None) => "",
+        (Some(_), None) => "; trusts its own authorities",
+        (None, Some(_)) => "; shows a certificate",
+        (Some(_), Some(_)) => "; trusts its own authorities and shows a certificate",
     }
 }
 
@@ -208,6 +225,16 @@ fn tools(tools: &ToolPolicy) -> String {
         patterns => list(patterns),
     };
     if tools.deny.is_empty() { allowed } else { format!("{allowed}, but not {}", list(&tools.deny)) }
+}
+
+fn authorized(rule: &Rule) -> String {
+    let condition = rule.allow.as_ref().map(|allow| {
+        let words: Vec<_> = allow.as_str().split_whitespace().collect();
+        words.join(" ")
+    });
+    let scopes = (!rule.scopes.is_empty()).then(|| format!("scopes {}", list(&rule.scopes)));
+    let needed: Vec<_> = condition.into_iter().chain(scopes).collect();
+    format!("{}: {}", rule.pattern, needed.join(", and "))
 }
 
 fn policy(policy: &TaskPolicy) -> String {

@@ -1,7 +1,9 @@
 //! Files in, mistakes or settings out.
 
+mod authorize;
 mod callers;
 mod documents;
+mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;

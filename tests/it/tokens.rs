@@ -295,6 +295,30 @@ async fn scopes_are_asked_for_in_challenges_and_metadata() {
     assert_eq!(document["scopes_supported"], json!(["mcp", "read"]));
 }
 
+#[tokio::test]
+async fn scopes_of_tools_are_asked_for_together_with_all_others() {
+    let issuer = Issuer::start().await;
+    let auth = format!("jwt: [{{issuer: \"{}\"}}], required_scopes: [mcp]", issuer.url());
+    let gateway = Gateway::setup().auth(&auth).authorize("{match: exact, scopes: [\"tools:exact\"]}").start().await;
+    let of = |scope: &str| issuer.token(&here(&gateway), json!({"scope": scope}));
+    let mut client = gateway.client().token(&of("mcp")).open().await;
+    let call = json!({"name": "exact", "arguments": {}});
+    for answer in [
+        client.request("tools/call", call.clone()).await,
+        Modern::new(&gateway).token(&of("mcp")).open("tools/call", call.clone()).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::FORBIDDEN);
+        let metadata = pointer(&gateway);
+        let challenge =
+            format!(r#"Bearer realm="taskgate", error="insufficient_scope", {metadata}, scope="mcp tools:exact""#);
+        assert_eq!(answer.header("www-authenticate"), Some(challenge.as_str()));
+    }
+    client.set_token(&of("tools:exact mcp"));
+    assert!(client.result("tools/call", call).await.is_object());
+    let document = document(&gateway, "/.well-known/oauth-protected-resource/mcp").await.unwrap();
+    assert_eq!(document["scopes_supported"], json!(["mcp", "tools:exact"]));
+}
+
 async fn document(gateway: &Gateway, path: &str) -> Option<Value> {
     let client = gateway.client().path(path).silent();
     let headers = client.headers_with(&[("origin", "https://page.example.com"), ("content-type", "")]);
