@@ -85,6 +85,8 @@ fn scopes_that_nobody_is_asked_for_are_warned_of() {
     let key = "0".repeat(64);
     let keys = format!("auth: {{api_keys: [{{sha256: {key}, subject: s}}]}}\n{text}");
     assert_eq!(settings(&keys).warnings.len(), 1);
-    let tokens = format!("auth: {{jwt: [{{issuer: https://a, audiences: [x]}}]}}\n{text}");
+    let tokens = format!(
+        "listen: {{public_url: https://mcp.example.com}}\nauth: {{jwt: [{{issuer: https://a, audiences: [x]}}]}}\n{text}"
+    );
     assert_eq!(settings(&tokens).warnings, []);
 }
