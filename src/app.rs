@@ -1,6 +1,8 @@
 //! Puts the pieces together: from settings to a gateway that serves, and from a signal to one that has stopped. The only
 //! place that sees every module.
 
+mod certificates;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use http::HeaderMap;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +27,7 @@ use crate::config::{
 };
 use crate::downstream::http::{Endpoint, Endpoints};
 use crate::downstream::well_known::Documents;
-use crate::downstream::{origin, patience::Patience, server};
+use crate::downstream::{forwarded::Trusted, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::rules::Rules;
@@ -40,12 +43,17 @@ use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
+use crate::tls;
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
+
+use certificates::Certificates;
 
 /// How long connections may take to finish once held calls are over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
+/// How often certificates are looked at: soon enough for whoever changes one by hand.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(10);
 
 /// What no configuration changes.
 #[derive(Debug, Clone, Copy)]
@@ -56,12 +64,29 @@ pub struct Timing {
     pub patience: Patience,
     /// How many threads serve connections; with none, the caller's runtime does.
     pub threads: usize,
+    /// How many connections of clients may be open.
+    pub connections: usize,
+    /// How often certificates are looked at.
+    pub certificates: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { keep_alive: KEEP_ALIVE, patience: Patience::default(), threads: threads::count() }
+        Self {
+            keep_alive: KEEP_ALIVE,
+            patience: Patience::default(),
+            threads: threads::count(),
+            connections: connections(),
+            certificates: CERTIFICATES_EVERY,
+        }
     }
+}
+
+/// Half of the files that may be open: the other half is for servers, so that clients who only connect keep no call from
+/// its server.
+fn connections() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    files.map_or(usize::MAX, |files| usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))
 }
 
 /// A gateway that serves.
@@ -79,6 +104,7 @@ pub struct App {
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
     threads: Arc<Threads>,
+    look_at_certificates: Arc<Notify>,
 }
 
 impl App {
@@ -103,8 +129,14 @@ impl App {
             Authenticator::new(auth_of(settings), clock, &jobs).context("an issuer's keys can't be read")?;
         let metrics = Arc::new(metrics_of(settings));
         let weights = Arc::new(weights_of(settings));
-        let route = |route| Arc::new(route_of(route, settings, &metrics, &weights, &jobs));
-        let routes: Vec<Arc<Route>> = settings.routes.iter().map(route).collect();
+        let mut certificates = Certificates::new(clock);
+        let tls = certificates.of_listener(settings)?;
+        let mut routes = Vec::new();
+        for route in &settings.routes {
+            let tls = certificates.of_route(route)?;
+            routes.push(Arc::new(route_of((route, tls), settings, &metrics, &weights, &jobs)));
+        }
+        let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
@@ -137,6 +169,7 @@ impl App {
                 hosts: settings.listen.allowed_hosts.clone(),
                 is_loopback: address.ip().is_loopback(),
             },
+            proxies: Trusted(settings.listen.trusted_proxies.clone()),
             max_body: settings.listen.max_body.as_usize(),
             patience: timing.patience,
             metrics,
@@ -144,8 +177,9 @@ impl App {
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
+        let entrance = server::Entrance { listener, tls, connections: timing.connections };
         let serving =
-            server::serve(listener, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
+            server::serve(entrance, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
         let serving = jobs.spawn("listener", serving);
         announce(settings, address);
         Ok(Self {
@@ -159,7 +193,14 @@ impl App {
             stop_accepting,
             serving,
             threads,
+            look_at_certificates,
         })
+    }
+
+    /// Asks for a look at the certificates' files, whenever it is notified.
+    #[must_use]
+    pub fn look_at_certificates(&self) -> Arc<Notify> {
+        Arc::clone(&self.look_at_certificates)
     }
 
     /// Serves until `stop` resolves, then stops in order: not ready, nothing new; held calls finish, or are given up when
@@ -220,7 +261,7 @@ fn announce(settings: &Settings, address: SocketAddr) {
 fn url_of(settings: &Settings, path: &str, address: SocketAddr) -> String {
     match settings.listen.public_url {
         Some(_) => settings.listen.url(path),
-        None => format!("http://{address}{path}"),
+        None => settings.listen.url_at(address, path),
     }
 }
 
@@ -254,7 +295,7 @@ fn metrics_of(settings: &Settings) -> Metrics {
 }
 
 fn route_of(
-    route: &RouteSettings,
+    (route, tls): (&RouteSettings, Option<tls::Client>),
     settings: &Settings,
     metrics: &Metrics,
     weights: &Arc<Weights>,
@@ -263,10 +304,10 @@ fn route_of(
     let max_message = settings.listen.max_body.as_usize();
     let connect_timeout = route.upstream.connect_timeout;
     let upstream: Arc<dyn Upstream> = match &route.upstream.target {
-        UpstreamTarget::Url { url, headers } => {
+        UpstreamTarget::Url { url, headers, .. } => {
             let headers: HeaderMap = headers.iter().cloned().collect();
             let url = url.uri().clone();
-            Arc::new(Http::new(crate::upstream::http::Config { url, headers, connect_timeout, max_message }))
+            Arc::new(Http::new(crate::upstream::http::Config { url, headers, tls, connect_timeout, max_message }))
         }
         UpstreamTarget::Command { argv } => {
             let config = crate::upstream::stdio::Config::new(argv.clone());

@@ -39,7 +39,7 @@ pub use self::{
     settings::{
         AdminSettings, ApiKey, AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings,
         RouteSettings, SecretsSettings, SessionSettings, Settings, TenantLimits, TenantSettings, UpstreamSettings,
-        UpstreamTarget,
+        UpstreamTarget, UpstreamTls,
     },
     units::{ByteSize, Rate, RateLimit},
 };

@@ -1,6 +1,7 @@
 //! Towards clients: sockets, HTTP, and the form of every answer. What a message means is the gateway's business.
 
 pub mod cors;
+pub mod forwarded;
 pub mod headers;
 pub mod http;
 pub mod origin;

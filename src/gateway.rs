@@ -400,6 +400,7 @@ impl Gateway {
     fn note_absent(&self, call: &Call, task: Option<TaskId>) {
         let task = task.map_or_else(String::new, |task| task.to_string());
         self.refusals.note(&RefusedAccess {
+            peer: None,
             principal: Some(&call.caller.principal),
             route: &call.route.name,
             tool: "",

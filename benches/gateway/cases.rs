@@ -46,6 +46,7 @@ pub(crate) const FLOOR: &str = "floor";
 const NGINX: &str = "nginx";
 const TASKGATE: &str = "taskgate";
 const TASKGATE_RULED: &str = "taskgate, rules";
+const TASKGATE_ALONE: &str = "taskgate, alone";
 const TASKGATE_SMALL: &str = "taskgate, small calls";
 
 const KB: Over = Over::Unit(1e3);
@@ -59,6 +60,7 @@ pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
     cases.push(modern_on_legacy());
     cases.push(rules());
+    cases.push(noisy());
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
@@ -237,6 +239,27 @@ fn rules() -> Case {
             figure: (TASKGATE_RULED, Figure::Cpu),
             over: Over::Run(TASKGATE, Figure::Cpu),
             at_most: 1.1,
+        }],
+    }
+}
+
+/// Both runs are taskgate's: what is judged is what one tenant does to another.
+fn noisy() -> Case {
+    let quiet = |noise| Action::Quiet { tool: Tool::Small, connections: 4, per_second: 200, noise };
+    Case {
+        name: "noisy",
+        title: "200 small tools/call a second of one tenant, alone and beside one at ten times its rates",
+        unit: "call",
+        setup: Setup { keyed: true, shared: true, ..Setup::default() },
+        runs: vec![
+            Run { label: TASKGATE_ALONE, target: Target::Taskgate, action: quiet(false) },
+            Run { label: TASKGATE, target: Target::Taskgate, action: quiet(true) },
+        ],
+        judged: vec![Judged {
+            what: "p99 beside a noisy tenant, of that without",
+            figure: (TASKGATE, Figure::P99),
+            over: Over::Run(TASKGATE_ALONE, Figure::P99),
+            at_most: 2.0,
         }],
     }
 }

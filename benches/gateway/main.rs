@@ -13,6 +13,7 @@ mod floor;
 mod listen;
 mod load;
 mod nginx;
+mod noise;
 mod plan;
 mod process;
 mod report;

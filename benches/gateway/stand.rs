@@ -52,6 +52,8 @@ pub(crate) struct Setup {
     pub(crate) keyed: bool,
     /// taskgate has rules for its tools.
     pub(crate) ruled: bool,
+    /// Two tenants, of which one may ask for little. Goes with `keyed`.
+    pub(crate) shared: bool,
     /// What the clients speak.
     pub(crate) clients: Era,
     /// What the upstream speaks.
@@ -61,6 +63,11 @@ pub(crate) struct Setup {
 /// The key of all clients, where they have to say who they are.
 pub(crate) const KEY: &str = "bench-key";
 const KEY_SHA256: &str = "b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7";
+
+/// The key of the tenant that may ask for little, and how many requests a second it may send.
+pub(crate) const NOISY_KEY: &str = "noisy-key";
+const NOISY_SHA256: &str = "74fe201963018d00550fa41ac5cdc12fada5e665a9de133d46990cbfe355a18e";
+pub(crate) const NOISY_RATE: u32 = 100;
 
 /// The processes of one run.
 pub(crate) struct Stand {
@@ -191,6 +198,16 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
       subject: bench
 "
     );
+    let noisy = format!(
+        "    - sha256: {NOISY_SHA256}
+      tenant: noisy
+      subject: noise
+tenants:
+  noisy:
+    requests: {{rate: {NOISY_RATE}/s}}
+    creates: {{rate: 20/s}}
+"
+    );
     let limits = "tenants:
   default:
     running_tasks: 20000
@@ -211,6 +228,7 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
     [
         format!("listen:\n  address: {listen}\nadmin:\n  address: {admin}\n"),
         only(setup.keyed, &auth),
+        only(setup.shared, &noisy),
         only(setup.raised, limits),
         format!("routes:\n  - name: bench\n    path: /mcp\n    upstream:\n      url: http://{upstream}/mcp\n"),
         only(setup.raised, queue),

@@ -140,6 +140,7 @@ async fn perform(args: CallArgs, screen: &mut Screen, jobs: &Jobs, interrupt: im
     let config = Config {
         url: args.url.clone(),
         headers: HeaderMap::from_iter(args.headers.iter().cloned()),
+        tls: None,
         connect_timeout: CONNECT_TIMEOUT,
         max_message: MAX_MESSAGE,
     };

@@ -7,6 +7,7 @@ mod auth;
 mod authorize;
 mod routes;
 mod tenants;
+mod tls;
 
 use std::{num::NonZeroU32, path::Path, time::Duration};
 
@@ -75,8 +76,18 @@ impl Builder<'_> {
             raw.allowed_origins.map(|entries| self.each(&entries, &at.key("allowed_origins"), values::origin));
         let allowed_hosts =
             raw.allowed_hosts.map(|entries| self.each(&entries, &at.key("allowed_hosts"), values::allowed_host));
-        let max_body = self.size(&raw.max_body, &at.key("max_body"));
-        Some(ListenSettings { address: address?, public_url, allowed_origins, allowed_hosts, max_body: max_body? })
+        let tls = raw.tls.and_then(|tls| self.identity(tls.cert, tls.key, &at.key("tls")));
+        let trusted_proxies = self.each(&raw.trusted_proxies, &at.key("trusted_proxies"), values::network);
+        let max_body = self.size(&raw.max_body, &at.key("max_body"))?;
+        Some(ListenSettings {
+            address: address?,
+            tls,
+            public_url,
+            allowed_origins,
+            allowed_hosts,
+            trusted_proxies,
+            max_body,
+        })
     }
 
     fn admin(&mut self, raw: raw::Admin, at: &Place<'_>) -> Option<AdminSettings> {

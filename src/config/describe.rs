@@ -6,7 +6,7 @@ use super::{
     problem::quote,
     settings::{
         AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
-        TenantLimits, UpstreamSettings, UpstreamTarget,
+        TenantLimits, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
 };
@@ -52,7 +52,8 @@ fn line(text: &mut String, name: &str, value: impl Display) {
 }
 
 fn listen_words(listen: &ListenSettings) -> String {
-    let mut words = format!("{}, bodies up to {}", listen.address, listen.max_body);
+    let tls = if listen.tls.is_some() { " with TLS" } else { "" };
+    let mut words = format!("{}{tls}, bodies up to {}", listen.address, listen.max_body);
     if let Some(url) = &listen.public_url {
         words.push_str(&format!("; clients see {url}"));
     }
@@ -63,6 +64,9 @@ fn listen_words(listen: &ListenSettings) -> String {
         None => "any".to_owned(),
     };
     words.push_str(&format!("; foreign origins: {origins}; hosts: {hosts}"));
+    if !listen.trusted_proxies.is_empty() {
+        words.push_str(&format!("; trusted proxies: {}", list(&listen.trusted_proxies)));
+    }
     words
 }
 
@@ -168,15 +172,24 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
 
 fn target(target: &UpstreamTarget) -> String {
     match target {
-        UpstreamTarget::Url { url, headers } if headers.is_empty() => url.to_string(),
-        UpstreamTarget::Url { url, headers } => {
+        UpstreamTarget::Url { url, headers, tls } => {
             let names: Vec<_> = headers.iter().map(|(name, _)| name.as_str()).collect();
-            format!("{url}, with {}", list(&names))
+            let with = if names.is_empty() { String::new() } else { format!(", with {}", list(&names)) };
+            format!("{url}{with}{}", certificates(tls))
         }
         UpstreamTarget::Command { argv } => {
             let (program, arguments) = argv.split_first().map_or(("", 0), |(first, rest)| (first, rest.len()));
             format!("the program {} with {}, for each session", quote(program), several(arguments, "argument"))
         }
+    }
+}
+
+fn certificates(tls: &UpstreamTls) -> &'static str {
+    match (&tls.authorities, &tls.identity) {
+        (None, None) => "",
+        (Some(_), None) => "; trusts its own authorities",
+        (None, Some(_)) => "; shows a certificate",
+        (Some(_), Some(_)) => "; trusts its own authorities and shows a certificate",
     }
 }
 

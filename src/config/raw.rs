@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
-    routes::{Authorize, Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
+    routes::{
+        Authorize, Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions, UpstreamTls,
+    },
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };
@@ -62,8 +64,7 @@ pub(super) struct Listen {
     /// IP address and port.
     #[schemars(extend("examples" = ["127.0.0.1:8080"]))]
     pub(super) address: String,
-    /// Certificate and key for TLS.
-    #[schemars(extend("x-later" = "TLS towards clients"))]
+    /// Certificate and key for TLS 1.2 and 1.3. New ones in the same files are taken within 10 seconds, and on SIGHUP at once.
     pub(super) tls: Option<ListenTls>,
     /// The base URL as clients see it, when that differs from the address (a load balancer, TLS in front).
     #[schemars(extend("examples" = ["https://mcp.example.com"]))]
@@ -74,8 +75,9 @@ pub(super) struct Listen {
     /// Host names that requests may be addressed to, with or without a port. Without the key: the loopback names when
     /// the address is loopback, else any.
     pub(super) allowed_hosts: Option<Vec<String>>,
-    /// Proxies whose `X-Forwarded-For` and `Forwarded` are believed, as networks.
-    #[schemars(extend("x-later" = "believing forwarded addresses"))]
+    /// Proxies whose `X-Forwarded-For` and `Forwarded` are believed, as networks such as `10.0.0.0/8` or as addresses. The
+    /// client's address, which is only logged, is then the last one that is not a proxy's.
+    #[schemars(extend("examples" = [["10.0.0.0/8", "fd00::/8"]]))]
     pub(super) trusted_proxies: Vec<String>,
     /// The biggest request body. Also the biggest message of a server that has to be read whole, the biggest result of a
     /// task, and the longest line of a server that speaks stdio.
@@ -252,11 +254,12 @@ pub(super) struct DefaultTenant {
     pub(super) kept_tasks: u64,
     /// Bytes of results kept.
     pub(super) kept_bytes: Size,
-    /// Requests other than polls. Off unless set.
+    /// Requests other than polls, counted by each process for itself. Off unless set.
     pub(super) requests: Option<Limit>,
-    /// Tasks created. Off unless set.
+    /// Tasks created, whatever makes them; what is refused is not counted. Off unless set.
     pub(super) creates: Option<Limit>,
-    /// `tasks/get`, `tasks/list` and `tasks/result`: over the limit a poll is delayed, then refused. Off unless set.
+    /// `tasks/get`, `tasks/list` and `tasks/result`, counted by each process for itself: over the limit a poll is delayed,
+    /// then refused. Off unless set.
     pub(super) polls: Option<Limit>,
 }
 

@@ -3,9 +3,10 @@
 //! The modules own their `Config`s; `Settings` is what those are made from, or holds them where the
 //! file says the same. Its `Debug` shows no secret.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
+use ipnet::IpNet;
 
 use super::{
     problem::Problem,
@@ -19,6 +20,7 @@ use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
 use crate::oauth::discovery::is_loopback;
+use crate::tls::Files;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,12 +50,16 @@ pub struct Settings {
 pub struct ListenSettings {
     /// IP address and port.
     pub address: SocketAddr,
+    /// Certificate and key, which were there and fit each other when this was read; without them no TLS.
+    pub tls: Option<Files>,
     /// The base URL as clients see it; no query, no `/` at its end.
     pub public_url: Option<HttpUrl>,
     /// Web origins that may call, in lower case, as browsers send them.
     pub allowed_origins: Option<Vec<String>>,
     /// Host names that requests may be addressed to, in lower case; an entry without a port stands for every port.
     pub allowed_hosts: Option<Vec<String>>,
+    /// Proxies that are believed about whom they speak for.
+    pub trusted_proxies: Vec<IpNet>,
     /// The biggest request body.
     pub max_body: ByteSize,
 }
@@ -63,8 +69,14 @@ impl ListenSettings {
     pub fn url(&self, path: &str) -> String {
         match &self.public_url {
             Some(base) => format!("{}{path}", base.to_string().trim_end_matches('/')),
-            None => format!("http://{}{path}", self.address),
+            None => self.url_at(self.address, path),
         }
+    }
+
+    /// The URL of a route's path at an address, whatever clients see.
+    pub fn url_at(&self, address: SocketAddr, path: &str) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{address}{path}")
     }
 }
 
@@ -257,6 +269,8 @@ pub enum UpstreamTarget {
         url: HttpUrl,
         /// Headers of every request; the values are marked sensitive.
         headers: Vec<(HeaderName, HeaderValue)>,
+        /// Certificates of the connection; only with `https`.
+        tls: UpstreamTls,
     },
     /// By stdio, as a child process.
     Command {
@@ -268,11 +282,22 @@ pub enum UpstreamTarget {
 impl fmt::Debug for UpstreamTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url { url, headers } => f.debug_struct("Url").field("url", url).field("headers", headers).finish(),
+            Self::Url { url, headers, tls } => {
+                f.debug_struct("Url").field("url", url).field("headers", headers).field("tls", tls).finish()
+            }
             // Arguments may be credentials.
             Self::Command { argv } => write!(f, "Command({:?} and {} arguments)", argv.first(), argv.len().max(1) - 1),
         }
     }
+}
+
+/// Certificates of the connection to a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Authorities to trust instead of those that browsers trust.
+    pub authorities: Option<PathBuf>,
+    /// taskgate's own certificate and key.
+    pub identity: Option<Files>,
 }
 
 /// An `http` or `https` URL with a host, without user, password or fragment. Prints without its query, which may hold a

@@ -3,6 +3,7 @@
 mod authorize;
 mod callers;
 mod documents;
+mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;

@@ -2,9 +2,10 @@
 //!
 //! Errors say what is expected. They repeat the text only where it can't be a credential.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Uri};
+use ipnet::IpNet;
 
 use super::{problem::quote, settings::HttpUrl};
 
@@ -76,6 +77,20 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
         Some((without_port, _)) if own => without_port.to_owned(),
         _ => origin,
     })
+}
+
+/// A network, or an address as the network of that one.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let expected = || format!("expected a network such as `10.0.0.0/8` or an address, found {}", quote(text));
+    let network = match text.parse::<IpAddr>() {
+        Ok(address) => IpNet::from(address),
+        Err(_) => text.parse::<IpNet>().map_err(|_| expected())?,
+    };
+    // More was meant to count, or less.
+    if network.trunc() != network {
+        return Err(format!("{} has more than the network in it; did you mean `{}`?", quote(text), network.trunc()));
+    }
+    Ok(network)
 }
 
 /// Checks `host` or `host:port`, and returns the port.

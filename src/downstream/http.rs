@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -35,6 +36,7 @@ use crate::tenant::refusals::RefusedAccess;
 use crate::upstream::{Body, Error};
 
 use super::cors;
+use super::forwarded::Trusted;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
@@ -59,6 +61,8 @@ pub struct Endpoints {
     pub authenticator: Authenticator,
     /// Which pages and names may ask.
     pub origin: origin::Config,
+    /// Proxies that are believed about whom they speak for.
+    pub proxies: Trusted,
     /// The longest body in bytes.
     pub max_body: usize,
     /// How long clients may keep the gateway waiting.
@@ -112,12 +116,17 @@ impl From<Rejection> for Refusal {
 }
 
 impl Endpoints {
-    /// Answers a request.
+    /// Answers a request that came from that address.
     ///
     /// # Errors
     /// Never: every failure is an answer.
-    pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+    pub async fn handle(
+        self: Arc<Self>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
+        let peer = self.proxies.client(peer, &parts.headers);
         let endpoint = self.routes.get(parts.uri.path());
         let route = endpoint.map(|endpoint| &endpoint.route);
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
@@ -141,7 +150,7 @@ impl Endpoints {
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
                     let route = route.map_or("", |route| &route.name);
-                    self.audit(caller.as_deref(), route, &refusal, reason);
+                    self.audit((peer, caller.as_deref()), route, &refusal, reason);
                 }
                 (outcome, refusal.into_response(endpoint.map(|endpoint| &*endpoint.resource)))
             }
@@ -149,7 +158,7 @@ impl Endpoints {
         if let Some(origin) = page.filter(|_| is_for_pages) {
             cors::allow(origin, response.headers_mut());
         }
-        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, "request");
+        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, %peer, "request");
         timer.finish(outcome);
         Ok(response)
     }
@@ -161,6 +170,10 @@ impl Endpoints {
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
     ) -> Result<(Answer, Accept), Refusal> {
+        if !headers::has_one_host(parts.version, &parts.headers) {
+            let message = "The request needs one Host header";
+            return Err(Refusal::Message(StatusCode::BAD_REQUEST, RejectReason::Host, message));
+        }
         let Some(Endpoint { route, resource }) = endpoint else {
             let page = self.documents.answer(&parts.method, parts.uri.path());
             return Err(page.map_or(Refusal::NoRoute, Refusal::Document));
@@ -329,7 +342,7 @@ fn is_of_access(reason: RejectReason) -> bool {
 
 impl Endpoints {
     /// Puts a refused access on record: who, where and why; never what else they sent.
-    fn audit(&self, caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
+    fn audit(&self, (peer, caller): (IpAddr, Option<&Caller>), route: &str, refusal: &Refusal, reason: RejectReason) {
         if !is_of_access(reason) {
             return;
         }
@@ -342,7 +355,8 @@ impl Endpoints {
             _ => (String::new(), ""),
         };
         let principal = caller.map(|caller| &*caller.principal);
-        self.gateway.refusals().note(&RefusedAccess { principal, route, tool, task: &task, reason: reason.as_str() });
+        let (peer, task, reason) = (Some(peer), &*task, reason.as_str());
+        self.gateway.refusals().note(&RefusedAccess { principal, peer, route, tool, task, reason });
     }
 }
 

@@ -27,10 +27,10 @@ use crate::upstream::SessionKey;
 
 use super::{Route, bridge};
 
-/// Questions of a server without sessions that are remembered, so that nobody else answers them.
-const MOST_ASKED: usize = 256;
 /// The number of a conversation that nothing belongs to; no drawn one is that.
 const UNNUMBERED: SessionNumber = 0;
+/// Questions of a server without sessions that are remembered, so that nobody else answers them.
+const MOST_ASKED: usize = 256;
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
 

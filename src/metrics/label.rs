@@ -170,6 +170,16 @@ label! {
 }
 
 label! {
+    /// What became of new certificate files.
+    Reload {
+        /// They are in use.
+        Replaced => "replaced",
+        /// They can't be used; those before them still are.
+        Refused => "refused",
+    }
+}
+
+label! {
     /// What the store was asked to do.
     StoreOp {
         /// Make a task.
@@ -207,6 +217,7 @@ mod tests {
         check(EndReason::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(UpstreamOutcome::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(TaskStatus::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
+        check(Reload::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(StoreOp::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(Era::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
     }

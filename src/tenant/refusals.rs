@@ -1,6 +1,7 @@
 //! RefusedAccess accesses in the audit log: a line for each, until somebody is refused so often that more lines would say nothing
 //! but fill a disk. From then on they are counted, and the count has a line.
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,8 @@ const COUNTED_FOR: Duration = Duration::from_secs(10);
 pub struct RefusedAccess<'a> {
     /// Who was refused, where that is known.
     pub principal: Option<&'a Principal>,
+    /// The address of whoever asked, where that is known.
+    pub peer: Option<IpAddr>,
     /// Where; empty where that is no route.
     pub route: &'a str,
     /// The tool that was asked for, or nothing.
@@ -71,12 +74,13 @@ impl Refusals {
 
     /// Notes one. Must run inside a runtime.
     pub fn note(&self, refused: &RefusedAccess<'_>) {
-        let RefusedAccess { principal, route, tool, task, reason } = *refused;
+        let RefusedAccess { principal, peer, route, tool, task, reason } = *refused;
         let caller = principal.map_or([0; 16], |principal| principal.digest());
         let lines = self.callers.of(&(caller, reason), || Lines::new(self.clock));
         if lines.bound.count(NonZeroU32::MIN).is_ok() {
             let (tenant, issuer, subject) = principal.map_or(("", "", ""), names);
-            tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
+            let peer = peer.map(tracing::field::display);
+            tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, peer, route, tool, task, reason);
         } else if lines.untold.fetch_add(1, Ordering::Relaxed) == 0 {
             self.tell_later(principal.cloned(), reason, lines);
         }

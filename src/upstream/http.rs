@@ -21,6 +21,7 @@ use tower_service::Service;
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
 use crate::threads;
+use crate::tls;
 
 use super::messages::{Messages, collect};
 use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
@@ -50,6 +51,8 @@ pub struct Config {
     pub url: Uri,
     /// The gateway's own headers for it, credentials among them; they replace a client's of the same name.
     pub headers: HeaderMap,
+    /// Certificates of connections to it, where not everything is usual.
+    pub tls: Option<tls::Client>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// The longest message that is read whole, in bytes.
@@ -82,12 +85,12 @@ impl Http {
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(config.connect_timeout));
         connector.set_keepalive(Some(Duration::from_secs(60)));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_webpki_roots()
-            .https_or_http()
-            .enable_http1()
-            .enable_http2()
-            .wrap_connector(connector);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new();
+        let builder = match &config.tls {
+            Some(tls) => builder.with_tls_config(tls.config()),
+            None => builder.with_webpki_roots(),
+        };
+        let connector = builder.https_or_http().enable_http1().enable_http2().wrap_connector(connector);
         let connector = Connector { inner: connector, url: config.url.clone() };
         let host = host_of(&config.url);
         let client = || {
@@ -243,7 +246,7 @@ fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
 /// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
 fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
     let headers = response.headers();
-    if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != IDENTITY) {
+    if headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != IDENTITY) {
         return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
     }
     if is_type(headers, "application/json") {

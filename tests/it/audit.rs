@@ -143,7 +143,26 @@ async fn each_refused_access_is_one_line() {
             (&json!("umbrella"), &json!("eve"), &json!("main"))
         );
     }
+    assert!(lines.iter().all(|line| line["peer"] == "127.0.0.1"), "{lines:?}");
     assert!(!log.text().contains("s3cret"));
+}
+
+/// Whose address stands in a line: what a proxy says only where the proxy is trusted, and to nobody else.
+#[tokio::test]
+async fn only_trusted_proxies_say_who_asked() {
+    for (listen, expected) in [("", "127.0.0.1"), ("trusted_proxies: [127.0.0.0/8]", "192.0.2.1")] {
+        let (log, _guard) = Log::start();
+        let gateway = Gateway::setup().listen(listen).callers(&["acme/ann"]).timing(on_this_thread()).start().await;
+        let ann = gateway.open_as("ann").await;
+        let forwarded = ("x-forwarded-for", "6.6.6.6, 192.0.2.1");
+        let answer = ann.post_with(&[("authorization", "Bearer wrong"), forwarded], "{}").await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+        let refused = log.audit().into_iter().find(|line| line["event"] == "refused").unwrap();
+        assert_eq!(refused["peer"], expected, "{refused}");
+        assert_eq!(ann.post_with(&[forwarded], r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#).await.status, 200);
+        let stats = gateway.upstream.stats();
+        assert_eq!((stats.header("x-forwarded-for"), stats.header("forwarded")), (None, None));
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
+mod authority;
 mod binary;
 mod client;
 mod enveloped;
 mod gateway;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 pub(crate) mod keys;
 mod metrics;
@@ -18,6 +20,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use answer::Answer;
+pub(crate) use authority::Authority;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};

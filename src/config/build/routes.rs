@@ -101,7 +101,8 @@ impl Builder<'_> {
         let headers_at = at.key("headers");
         let timeout_at = at.key("connect_timeout");
         if raw.command.is_some() {
-            for at in [&headers_at, &timeout_at].into_iter().filter(|at| at.is_given()) {
+            let tls_at = at.key("tls");
+            for at in [&headers_at, &timeout_at, &tls_at].into_iter().filter(|at| at.is_given()) {
                 self.problems.error(at, "means nothing for a `command`");
             }
         }
@@ -110,7 +111,8 @@ impl Builder<'_> {
         let target = match (raw.url, raw.command) {
             (Some(url), _) => {
                 let url = self.check(values::http_url(&url), &at.key("url"))?;
-                UpstreamTarget::Url { url, headers }
+                let tls = self.upstream_tls(raw.tls, &url, &at.key("tls"));
+                UpstreamTarget::Url { url, headers, tls }
             }
             (None, Some(argv)) => {
                 self.check(values::argv(&argv), &at.key("command"))?;

@@ -76,8 +76,7 @@ pub(crate) struct Upstream {
     /// Hand the caller's `Authorization` to the server.
     #[schemars(extend("x-later" = "passing `Authorization` on"))]
     pub(crate) pass_authorization: bool,
-    /// Certificates for the connection to the server.
-    #[schemars(extend("x-later" = "choosing certificates for upstreams"))]
+    /// Certificates for the connection to an `https` server.
     pub(crate) tls: Option<UpstreamTls>,
     /// Calls in flight at the same time, held and plain together; more wait, fairly between tenants.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -146,9 +145,10 @@ pub(crate) struct OAuth {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct UpstreamTls {
-    /// Certificate authorities, a PEM file.
+    /// Certificate authorities to trust instead of those that browsers trust, a PEM file.
     pub(crate) ca: Option<String>,
-    /// taskgate's own certificate, a PEM file.
+    /// taskgate's own certificate chain for servers that ask for one, a PEM file. Needs `key`; new ones are taken as for
+    /// `listen.tls`.
     pub(crate) cert: Option<String>,
     /// Its key, a PEM file.
     pub(crate) key: Option<String>,

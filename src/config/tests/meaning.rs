@@ -168,7 +168,7 @@ fn deny_wins_over_allow() {
 #[test]
 fn upstreams_are_urls_or_commands() {
     let url = settings(&upstream_with("    headers: {X-Api-Key: hush, Authorization: Bearer hush}"));
-    let UpstreamTarget::Url { url, headers } = &url.routes[0].upstream.target else { panic!() };
+    let UpstreamTarget::Url { url, headers, .. } = &url.routes[0].upstream.target else { panic!() };
     assert_eq!(url.uri().to_string(), "http://u/mcp");
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     assert_eq!(headers, [("authorization", "Bearer hush"), ("x-api-key", "hush")]);

@@ -205,8 +205,6 @@ fn features_that_come_later_are_refused_by_name() {
     let later = |section: &str, column: usize, key: &str, feature: &str| {
         beside_route(section, &format!("1:{column}: {key}: {feature} is not supported yet"));
     };
-    later("listen: {tls: {cert: a, key: b}}", 15, "listen.tls", "TLS towards clients");
-    later("listen: {trusted_proxies: [10.0.0.0/8]}", 27, "listen.trusted_proxies", "believing forwarded addresses");
     later("store: {kind: disk}", 15, "store.kind", "a store that outlives the process");
     later("store: {kind: redis}", 15, "store.kind", "a store that outlives the process");
     later("store: {path: /var/lib/taskgate}", 15, "store.path", "a store on disk");
@@ -222,7 +220,6 @@ fn features_that_come_later_are_refused_by_name() {
     };
     later("oauth: {token_url: a}", 12, "oauth", "OAuth towards upstreams");
     later("pass_authorization: true", 25, "pass_authorization", "passing `Authorization` on");
-    later("tls: {ca: ca.pem}", 10, "tls", "choosing certificates for upstreams");
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",

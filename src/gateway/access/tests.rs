@@ -63,6 +63,7 @@ impl Fixture {
         let http = Config {
             url: upstream.url().parse().unwrap(),
             headers: HeaderMap::new(),
+            tls: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };

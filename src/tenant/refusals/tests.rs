@@ -51,7 +51,7 @@ impl Drop for Listening {
 }
 
 fn refused<'a>(principal: Option<&'a Principal>, task: &'a str) -> RefusedAccess<'a> {
-    RefusedAccess { principal, route: "reports", tool: "", task, reason: "task" }
+    RefusedAccess { principal, peer: None, route: "reports", tool: "", task, reason: "task" }
 }
 
 #[tokio::test(start_paused = true)]
