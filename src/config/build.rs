@@ -15,7 +15,7 @@ use super::{
     problem::Problems,
     raw,
     secret::{SealKey, Secret},
-    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
+    settings::{AdminSettings, AuthSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
     tree::Place,
     units::{self, ByteSize, Rate, RateLimit},
     values,
@@ -45,7 +45,8 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let authenticates = raw.auth.is_some();
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        if !authenticates {
+        let has_tokens = auth.as_ref().is_some_and(|auth| auth.as_ref().is_none_or(AuthSettings::has_tokens));
+        if !has_tokens {
             self.warn_scopes(&raw.routes, &at.key("routes"));
         }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
