@@ -8,8 +8,8 @@ use taskgate::task::state::{
     Answer, Ending, Event, MAX_QUESTION_BYTES, MAX_QUESTIONS, Progress, Refused, State, Status,
 };
 
-/// What a few of the questions hold.
-const BIG: usize = 300 * 1024;
+/// What a few of the questions hold: two of them, and not a third.
+const BIG: usize = MAX_QUESTION_BYTES / 3 + 1;
 
 /// A question as the model knows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ fn event(what: u8, which: u8) -> Event {
     match what % 16 {
         0 => Event::Start,
         1..=4 => {
-            let params = (which >= 0xe0).then(|| "x".repeat(BIG).into());
+            let params = (which >= 0xfd).then(|| "x".repeat(BIG).into());
             Event::Ask { upstream_id: id, method: "m".into(), params }
         }
         5..=7 => Event::Claim { number, stream },

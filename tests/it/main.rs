@@ -52,6 +52,7 @@ mod restart;
 mod rounds;
 mod rounds_in_tasks;
 mod routing;
+mod secrets;
 mod servers;
 mod sessions;
 mod stdio;

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stage.gateway import rules_for_suite, start_gateway
+from stage.gateway import KEYS, rules_for_suite, start_gateway
 from stage.legs import judge, start_recorder
 from stage.places import CONFORMANCE, NODE, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
@@ -41,10 +41,13 @@ class Step:
     era: str
     suites: tuple[str, ...]
     delay: int
+    # The suite has no way to show a key, so the recorder in front shows one for it.
+    keys: bool = False
 
     @property
     def name(self) -> str:
-        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms"
+        callers = ", callers with keys" if self.keys else ""
+        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms{callers}"
 
 
 STEPS = {
@@ -54,6 +57,7 @@ STEPS = {
         Step("both", (LEGACY, MODERN, TASKS), delay),
         Step("legacy", (MODERN, TASKS), delay),
         Step("modern", (LEGACY,), delay),
+        *([Step("both", (LEGACY, MODERN, TASKS), delay, keys=True)] if delay == 0 else []),
     )
 }
 
@@ -129,8 +133,9 @@ def _run_step(step: Step, alone: dict[str, Checks], folder: Path, programs: Prog
         record.unlink(missing_ok=True)
     fixture = _start_fixture(programs, step.era, step.delay)
     watched = start_recorder(programs, "server-recorder", fixture, records["server"])
-    gateway = start_gateway(programs, binary, upstream=f"{watched}/mcp", route=rules_for_suite())
-    watching = start_recorder(programs, "clients-recorder", gateway.origin, records["clients"])
+    gateway = start_gateway(programs, binary, upstream=f"{watched}/mcp", route=rules_for_suite(), keys=step.keys)
+    key = KEYS["acme"] if step.keys else None
+    watching = start_recorder(programs, "clients-recorder", gateway.origin, records["clients"], key)
     for suite in step.suites:
         through = _run_suite(suite, f"{watching}/mcp", folder / suite)
         accepted = {

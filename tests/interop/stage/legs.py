@@ -159,9 +159,11 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
         _judge_stop(leg, programs, records["server"], report)
 
 
-def start_recorder(programs: Programs, name: str, origin: str, record: Path) -> str:
+def start_recorder(programs: Programs, name: str, origin: str, record: Path, key: str | None = None) -> str:
+    """Starts a recorder in front of an origin; with a key, it shows that for whoever asks."""
     port = free_port()
     command = [NODE, TESTS / "wire" / "recorder.mjs", "--port", str(port), "--target", origin, "--log", record]
+    command += ["--key", key] if key else []
     programs.start(name, command, lambda: listens(port))
     return f"http://127.0.0.1:{port}"
 

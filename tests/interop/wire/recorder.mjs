@@ -1,6 +1,6 @@
 // A reverse proxy that writes down every MCP message that passes, in both directions, as JSON lines.
 //
-// It changes nothing: bytes are forwarded as they come and read on the side. Each line has the exchange it
+// It changes nothing, but for a key that it may add: bytes are forwarded as they come and read on the side. Each line has the exchange it
 // belongs to; `kind` is request, response, message or end. validate.mjs and rules.mjs read the file afterwards.
 
 import { createHash } from 'node:crypto'
@@ -10,7 +10,11 @@ import { parseArgs } from 'node:util'
 import { SseReader } from './sse_reader.mjs'
 
 const { values } = parseArgs({
-  options: { port: { type: 'string' }, target: { type: 'string' }, log: { type: 'string' } },
+  options: {
+    port: { type: 'string' }, target: { type: 'string' }, log: { type: 'string' },
+    // A key that is shown for clients which can't show one.
+    key: { type: 'string' },
+  },
 })
 const target = new URL(values.target)
 // A connection for each exchange: one that the server closes just when it is used again would be the recorder's fault.
@@ -63,6 +67,7 @@ function forward(incoming, outgoing, body) {
   const headers = { ...incoming.headers }
   // Only the recorder's own address is replaced; any other Host is part of a test.
   if (headers.host === `127.0.0.1:${values.port}` || headers.host === `localhost:${values.port}`) headers.host = target.host
+  if (values.key) headers.authorization = `Bearer ${values.key}`
   const asked = {
     exchange,
     method: incoming.method,
