@@ -30,6 +30,7 @@ use crate::downstream::well_known::Documents;
 use crate::downstream::{forwarded::Trusted, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
+use crate::gateway::rules::Rules;
 use crate::gateway::schemas::Schemas;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
@@ -319,6 +320,7 @@ fn route_of(
         places: FairQueue::weighted(route.upstream.max_in_flight, route.upstream.queue, Arc::clone(weights)),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
+        rules: Rules::new(route.rules.clone()),
         schemas: Schemas::default(),
         native: route.native,
         sessions: route.upstream.sessions,

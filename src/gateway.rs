@@ -7,8 +7,10 @@ pub mod call;
 pub mod deliver;
 pub mod policy;
 pub mod rejection;
+pub mod rules;
 pub mod session;
 
+mod access;
 mod batch;
 mod bridge;
 pub mod eras;
@@ -88,8 +90,10 @@ pub struct Route {
     pub places: FairQueue,
     /// Which eras it speaks.
     pub eras: eras::Eras,
-    /// The rules for its tools.
+    /// Which tools there are, and how their tasks live.
     pub tools: ToolPolicy,
+    /// Who may call which.
+    pub rules: rules::Rules,
     /// What is known of its tools.
     pub schemas: schemas::Schemas,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).

@@ -1,8 +1,8 @@
 //! Who calls, and what each group of callers may take.
 //!
 //! A [`Caller`] is decided once for each request by `auth`; to whom things belong is its [`Principal`]. [`quota`] bounds
-//! how often a tenant may ask, [`fair`] shares an upstream's places between tenants. How many tasks a tenant may have is
-//! the store's business, where the counters change together with the tasks.
+//! how often a tenant may ask, [`fair`] shares an upstream's places between tenants, [`refusals`] puts on record who was
+//! refused. How many tasks a tenant may have is the store's business, where the counters change together with the tasks.
 
 pub mod fair;
 pub mod quota;

@@ -95,6 +95,7 @@ const IMPURE: &[&str] = &[
 const DOORS: &[(&str, &[&str])] = &[
     ("anyhow", &["src/app", "src/cli"]),
     ("base64", &["src/config/secret.rs", "src/demo/server/modern/mirror.rs", "src/mcp/mirror.rs", "src/seal.rs"]),
+    ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
     ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota"]),
@@ -112,6 +113,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("schemars", &["src/config"]),
     ("strsim", &["src/config"]),
     ("tokio_rustls", &["src/tls.rs"]),
+    ("tower_service", &["src/upstream/http.rs"]),
     ("tracing_subscriber", &["src/cli.rs"]),
     (
         "uuid",

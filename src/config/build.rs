@@ -4,6 +4,7 @@
 //! out of a file with mistakes is thrown away.
 
 mod auth;
+mod authorize;
 mod routes;
 mod tenants;
 mod tls;
@@ -44,6 +45,9 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let authenticates = raw.auth.is_some();
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
+        if !authenticates {
+            self.warn_scopes(&raw.routes, &at.key("routes"));
+        }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
             self.check_public_url(listen, auth, &at.key("auth"));
         }

@@ -14,6 +14,7 @@ use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -155,6 +156,9 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
     line(text, "  era", era(&route.upstream, settings.auth.is_some()));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
+    for rule in &route.rules {
+        line(text, "  authorize", authorized(rule));
+    }
     if route.native {
         let deadline = show_duration(route.tools.otherwise.deadline);
         line(text, "  tasks", format!("the upstream's own, untouched; deadline of a call {deadline}"));
@@ -221,6 +225,16 @@ fn tools(tools: &ToolPolicy) -> String {
         patterns => list(patterns),
     };
     if tools.deny.is_empty() { allowed } else { format!("{allowed}, but not {}", list(&tools.deny)) }
+}
+
+fn authorized(rule: &Rule) -> String {
+    let condition = rule.allow.as_ref().map(|allow| {
+        let words: Vec<_> = allow.as_str().split_whitespace().collect();
+        words.join(" ")
+    });
+    let scopes = (!rule.scopes.is_empty()).then(|| format!("scopes {}", list(&rule.scopes)));
+    let needed: Vec<_> = condition.into_iter().chain(scopes).collect();
+    format!("{}: {}", rule.pattern, needed.join(", and "))
 }
 
 fn policy(policy: &TaskPolicy) -> String {

@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
-    routes::{Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions, UpstreamTls},
+    routes::{
+        Authorize, Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions, UpstreamTls,
+    },
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };
@@ -252,11 +254,12 @@ pub(super) struct DefaultTenant {
     pub(super) kept_tasks: u64,
     /// Bytes of results kept.
     pub(super) kept_bytes: Size,
-    /// Requests other than polls. Off unless set.
+    /// Requests other than polls, counted by each process for itself. Off unless set.
     pub(super) requests: Option<Limit>,
-    /// Tasks created. Off unless set.
+    /// Tasks created, whatever makes them; what is refused is not counted. Off unless set.
     pub(super) creates: Option<Limit>,
-    /// `tasks/get`, `tasks/list` and `tasks/result`: over the limit a poll is delayed, then refused. Off unless set.
+    /// `tasks/get`, `tasks/list` and `tasks/result`, counted by each process for itself: over the limit a poll is delayed,
+    /// then refused. Off unless set.
     pub(super) polls: Option<Limit>,
 }
 

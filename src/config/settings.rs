@@ -18,6 +18,7 @@ use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
 use crate::oauth::discovery::is_loopback;
 use crate::tls::Files;
 
@@ -236,6 +237,8 @@ pub struct RouteSettings {
     pub upstream: UpstreamSettings,
     /// Which tools clients see and may call, and how calls become tasks.
     pub tools: ToolPolicy,
+    /// Who may call which tool, in the order of the file.
+    pub rules: Vec<Rule>,
     /// The server makes its tasks itself.
     pub native: bool,
 }

@@ -1,5 +1,6 @@
 //! Files in, mistakes or settings out.
 
+mod authorize;
 mod callers;
 mod documents;
 mod edge;

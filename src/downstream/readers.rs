@@ -5,9 +5,10 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
@@ -41,7 +42,7 @@ impl Readers {
             self.first.notify_one();
             answer
         });
-        Watched { body, answer }
+        Watched { body, rest: Bytes::new(), answer }
     }
 
     /// Resolves when one of the answers has not been read for that long; at the latest after twice as long.
@@ -68,19 +69,44 @@ impl Readers {
     }
 }
 
+/// A watched body gives no more at once: what was given is kept by the connection until it is read, and the body's last
+/// bytes take the body with them.
+const PIECE: usize = 64 * 1024;
+
 /// A body that tells how it is read.
 #[derive(Debug)]
 pub(super) struct Watched<B> {
     body: B,
+    /// What the body has given and this has not.
+    rest: Bytes,
     answer: Option<Arc<Answer>>,
 }
 
-impl<B: Body + Unpin> Body for Watched<B> {
-    type Data = B::Data;
+impl<B: Body<Data = Bytes> + Unpin> Watched<B> {
+    /// The next piece, of what is left or of what comes.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Ok(Ok(data))) => self.rest = data,
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if self.answer.is_none() {
+            return Pin::new(&mut self.body).poll_frame(cx);
+        }
+        let polled = self.poll_piece(cx);
         if let Some(answer) = &self.answer {
             answer.asked.fetch_add(1, Ordering::Relaxed);
             // Where nothing is there, nobody keeps it waiting but the server.
@@ -90,10 +116,16 @@ impl<B: Body + Unpin> Body for Watched<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (rest, of_body) = (self.rest.len() as u64, self.body.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower().saturating_add(rest));
+        if let Some(upper) = of_body.upper().and_then(|upper| upper.checked_add(rest)) {
+            hint.set_upper(upper);
+        }
+        hint
     }
 }

@@ -56,6 +56,15 @@ pub(super) enum Registration {
     Stream(OpenStream, Counted),
 }
 
+impl Registration {
+    /// Notes that the upstream asks the client something on this call's stream.
+    pub(super) fn note_asked(&self, id: &Id) {
+        if let Self::Call(session, ..) = self {
+            session.note_asked(id);
+        }
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Self::Call(session, own, _) = self {

@@ -29,6 +29,7 @@ use crate::mcp::method::Method;
 use crate::mcp::project;
 use crate::mcp::version::ProtocolVersion;
 
+use super::access::tool_name;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::ladder::needs_task;
@@ -36,7 +37,6 @@ use super::modern::TasksOf;
 use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
 use super::rejection::{Fault, Kind};
-use super::tools::called_tool;
 use super::{Gateway, Request, modern};
 
 use client::{Client, Waiting};
@@ -93,7 +93,8 @@ impl Gateway {
         side: Side,
     ) -> Result<Job, Kind> {
         let route = Arc::clone(&call.route);
-        let tool = if request.method == Method::ToolsCall { Some(called_tool(&route, request)?) } else { None };
+        // Whether it may be called was asked before.
+        let tool = if request.method == Method::ToolsCall { Some(tool_name(request)?) } else { None };
         let policy = tool.as_deref().map_or(&route.tools.otherwise, |tool| route.tools.of(tool)).clone();
         let asked = Asked {
             declares_tasks: envelope.has_tasks,
@@ -126,7 +127,7 @@ impl Gateway {
         let profile = if may_ask || is_one || is_of_tools { envelope.client } else { ClientCapabilities::default() };
         Ok(Job {
             gateway: Arc::clone(self),
-            principal: Arc::clone(&call.caller.principal),
+            caller: Arc::clone(&call.caller),
             method: request.name.as_ref().into(),
             tool: tool.map(Into::into),
             side,

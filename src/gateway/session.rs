@@ -3,7 +3,7 @@
 //! The id carries all that outlives a restart; the table here keeps only what is alive. A session is one client's,
 //! with one upstream session of its own behind it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,8 @@ use super::{Route, bridge};
 
 /// The number of a conversation that nothing belongs to; no drawn one is that.
 const UNNUMBERED: SessionNumber = 0;
+/// Questions of a server without sessions that are remembered, so that nobody else answers them.
+const MOST_ASKED: usize = 256;
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
 
@@ -94,6 +96,8 @@ pub struct Live {
     pub listener: Option<CancellationToken>,
     /// The upstream has no standalone stream.
     pub listening_refused: bool,
+    /// What a server without sessions has asked this client, oldest first.
+    asked: VecDeque<Id>,
 }
 
 impl Live {
@@ -216,6 +220,24 @@ impl CancelFlag {
 }
 
 impl Session {
+    /// Notes that this client was asked something by a server that can't tell its clients apart.
+    pub(super) fn note_asked(&self, id: &Id) {
+        if self.terms.upstream.id.is_some() {
+            return;
+        }
+        let asked = &mut self.live().asked;
+        if asked.len() == MOST_ASKED {
+            asked.pop_front();
+        }
+        asked.push_back(id.clone());
+    }
+
+    /// Whether an answer to that question may come from this client: where the server knows its sessions, it says so
+    /// itself.
+    pub(super) fn may_answer(&self, id: Option<&Id>) -> bool {
+        self.terms.upstream.id.is_some() || id.is_none_or(|id| self.live().asked.contains(id))
+    }
+
     fn new(number: SessionNumber, token: Arc<str>, terms: Terms, now: Timestamp, counted: Option<Counted>) -> Self {
         Self {
             number,

@@ -25,7 +25,7 @@ use crate::mcp::method::Method;
 use crate::mcp::subscription::{Filter, tagged};
 use crate::metrics::Counted;
 use crate::sse;
-use crate::task::Ledger;
+use crate::task::{Ledger, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::Error;
 
@@ -126,8 +126,10 @@ impl Gateway {
             true => (None, asked),
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
-        let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
-        self.check_absent(call, watched.as_ref())?;
+        let denied = self.denied_among(call, ours.as_ref()).await?;
+        let owner = owner(&call.caller.principal, route);
+        let watched = Watched::begin(&self.ledger, owner, ours.as_ref(), &denied).await?;
+        self.check_absent(call, watched.as_ref().map(Watched::absent).unwrap_or_default())?;
         let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {
             honoured.tasks = Some(watched.named());
@@ -146,8 +148,7 @@ impl Gateway {
 
     /// Tasks that are named and not there for the caller are left out of a stream. All of them count as asked for in vain, and a
     /// caller over that bound gets no stream that names such.
-    fn check_absent(&self, call: &Call, watched: Option<&Watched>) -> Result<(), Kind> {
-        let absent = watched.map(Watched::absent).unwrap_or_default();
+    fn check_absent(&self, call: &Call, absent: &[Option<TaskId>]) -> Result<(), Kind> {
         let Ok(number @ 1..) = u32::try_from(absent.len()) else { return Ok(()) };
         absent.iter().for_each(|task| self.note_absent(call, *task));
         self.lookups.missed(&call.caller.principal, number).map_err(over("lookups"))

@@ -32,22 +32,17 @@ const RETRY_MS: u64 = 1000;
 pub(super) const TASK_EVENT: &str = "t.";
 
 impl Gateway {
-    async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
-        self.ledger.get(owner, id).await?.ok_or(Kind::NoTask(Some(id)))
-    }
-
     /// The task as it is now ("Getting Tasks").
     pub(super) async fn tasks_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let task = self.find(&owner(&call.caller.principal, &call.route), request).await?;
+        let task = self.named_task(call, request).await?;
         Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task))))
     }
 
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
-        match self.end_task(&owner, id, Finish::cancelled(None)).await {
+        let task = self.named_task(call, request).await?;
+        let id = task.id;
+        match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
             Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
             Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
@@ -71,7 +66,7 @@ impl Gateway {
             tasks.truncate(PAGE);
             tasks.last().map(|last| self.seal_cursor(&Position::of(last), call))
         });
-        let tasks = tasks.iter().map(Arc::as_ref);
+        let tasks = tasks.iter().map(Arc::as_ref).filter(|task| call.route.shows_task(&call.caller, task));
         let result = core::list_result(tasks, next.flatten().as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
@@ -102,8 +97,8 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let task = self.find(&owner, request).await?;
+        let task = self.named_task(call, request).await?;
+        let owner = Owner::clone(&task.owner);
         if task.state.is_ended() {
             let message = self.outcome_message(&call.route, &task, &request.id).await?;
             self.note_read(&task).await;

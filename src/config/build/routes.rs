@@ -61,14 +61,15 @@ impl Builder<'_> {
         let tools_at = at.key("tools");
         let allow = self.each(&raw.tools.allow, &tools_at.key("allow"), Pattern::parse);
         let deny = self.each(&raw.tools.deny, &tools_at.key("deny"), Pattern::parse);
+        let rules = self.authorize(raw.authorize, &at.key("authorize"));
         let tasks_at = at.key("tasks");
         let native = matches!(raw.tasks.mode, raw::Mode::Native);
         if native {
             self.warn_unused(&tasks_at);
         }
-        let (otherwise, rules) = self.tasks(raw.tasks, &tasks_at)?;
-        let tools = ToolPolicy { allow, deny, rules, otherwise };
-        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, native })
+        let (otherwise, of_tools) = self.tasks(raw.tasks, &tasks_at)?;
+        let tools = ToolPolicy { allow, deny, rules: of_tools, otherwise };
+        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, rules, native })
     }
 
     /// Says which keys mean nothing where the server makes the tasks.

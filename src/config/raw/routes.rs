@@ -22,8 +22,33 @@ pub(crate) struct Route {
     pub(crate) upstream: Option<Upstream>,
     /// Which tools clients see and may call.
     pub(crate) tools: Tools,
+    /// Who may call which tool, and with what. Every entry that fits a tool must hold: see
+    /// [authorization](authorization.md).
+    pub(crate) authorize: Vec<Authorize>,
     /// How calls become tasks.
     pub(crate) tasks: Tasks,
+}
+
+/// What must hold for the calls of the tools that match: at least one of `allow` and `scopes`.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Authorize {
+    /// Pattern of tool names: `*` is any characters, `?` one.
+    #[serde(rename = "match")]
+    pub(crate) pattern: String,
+    /// A condition in CEL over `principal`, `claims`, `tenant`, `tool` and `arguments`, of at most 4096 bytes. To a caller for
+    /// whom it does not hold, or can't be decided, the tool does not exist.
+    #[schemars(extend("examples" = ["claims.role == 'admin'"]))]
+    pub(crate) allow: Option<String>,
+    /// Scopes that the caller's token must have; without them the answer is 403, which names all that the tool needs.
+    /// Callers that have no tokens need none.
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Default for Authorize {
+    fn default() -> Self {
+        Self { pattern: "*".to_owned(), allow: None, scopes: Vec::new() }
+    }
 }
 
 /// The server behind a route.

@@ -88,7 +88,6 @@ pub(in crate::gateway) struct Plan {
     /// Runs what must outlive the client's connection.
     pub gateway: Arc<Gateway>,
     /// The call's registration in its session, until it is over.
-    #[expect(dead_code, reason = "ends when it is dropped")]
     pub registration: Registration,
     /// Its places, once it has them.
     pub places: Option<Places>,
@@ -134,6 +133,10 @@ impl Plan {
         }
         match Message::parse_with_id(message) {
             Ok((Message::Request { .. }, _)) if self.is_stateless => Look::Withheld,
+            Ok((Message::Request { id, .. }, _)) => {
+                self.registration.note_asked(&id);
+                Look::Same
+            }
             Ok((Message::Response { id: Some(answered), outcome }, id)) if answered == *self.upstream_id() => {
                 self.response(message, id, &outcome).map_or(Look::Same, Look::Response)
             }

@@ -38,8 +38,8 @@ pub(super) struct Shown {
 }
 
 impl Watched {
-    /// Watches those of the tasks that are there and this owner's. All others are left out in silence: somebody else's task
-    /// does not exist.
+    /// Watches those of the tasks that are there, this owner's, and not among those denied to the caller. All others are left
+    /// out in silence: somebody else's task does not exist.
     ///
     /// # Errors
     /// The store fails.
@@ -47,6 +47,7 @@ impl Watched {
         ledger: &Ledger,
         owner: Owner,
         named: Option<&BTreeSet<Box<str>>>,
+        denied: &[TaskId],
     ) -> Result<Option<Self>, StoreError> {
         let Some(named) = named else { return Ok(None) };
         let mut watched = Self {
@@ -60,8 +61,8 @@ impl Watched {
         for id in named.iter().map(|id| TaskId::parse(id)) {
             // Watched before it is read: what changes in between is told.
             let watch = match id {
-                Some(id) => ledger.watch(&watched.owner, id).await?.map(|watch| (id, watch)),
-                None => None,
+                Some(id) if !denied.contains(&id) => ledger.watch(&watched.owner, id).await?.map(|watch| (id, watch)),
+                Some(_) | None => None,
             };
             let Some((id, watch)) = watch else {
                 watched.absent.push(id);
