@@ -6,5 +6,6 @@ pub mod headers;
 pub mod http;
 pub mod origin;
 pub mod patience;
+mod readers;
 pub mod server;
 pub mod well_known;

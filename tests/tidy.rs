@@ -345,6 +345,23 @@ fn links_between_documents_lead_somewhere() {
     findings.none();
 }
 
+/// A threat whose test has gone is not held any more.
+#[test]
+fn the_tests_that_hold_threats_are_there() {
+    let mut findings = Findings::default();
+    let model = read("docs/threat-model.md");
+    let named = model.split('`').filter_map(|quoted| quoted.split_once(".rs::")).collect::<Vec<_>>();
+    for (file, test) in &named {
+        let path = format!("{file}.rs");
+        let found = files().into_iter().find(|found| found.path == path);
+        if !found.is_some_and(|found| found.text.contains(&format!("fn {test}("))) {
+            findings.add("docs/threat-model.md", &format!("there is no test `{test}` in {path}"));
+        }
+    }
+    assert!(named.len() > 30, "{}", named.len());
+    findings.none();
+}
+
 #[test]
 fn the_lock_file_is_what_deny_allows() {
     let mut findings = Findings::default();

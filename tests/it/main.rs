@@ -53,6 +53,7 @@ mod restart;
 mod rounds;
 mod rounds_in_tasks;
 mod routing;
+mod secrets;
 mod rules;
 mod servers;
 mod sessions;
