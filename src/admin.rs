@@ -4,6 +4,7 @@
 //! configured. On a loopback address only loopback names are taken as `Host`, so that a web page whose name is made to
 //! point there reads nothing.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
@@ -84,6 +85,7 @@ pub struct AdminState {
     stopping: AtomicBool,
     store_down: AtomicBool,
     refresh: Option<Refresh>,
+    cut_off: Option<CutOff>,
 }
 
 /// Sets figures before they are shown.
@@ -95,17 +97,39 @@ impl fmt::Debug for Refresh {
     }
 }
 
+/// Names the routes that can serve nobody.
+struct CutOff(Box<dyn Fn() -> Vec<Arc<str>> + Send + Sync>);
+
+impl fmt::Debug for CutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutOff")
+    }
+}
+
 impl AdminState {
     /// Ready from the start.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, token: Option<Token>) -> Self {
-        Self { metrics, token, stopping: AtomicBool::new(false), store_down: AtomicBool::new(false), refresh: None }
+        Self {
+            metrics,
+            token,
+            stopping: AtomicBool::new(false),
+            store_down: AtomicBool::new(false),
+            refresh: None,
+            cut_off: None,
+        }
     }
 
     /// The same, with figures that are looked up only when they are asked for.
     #[must_use]
     pub fn refreshed_by(self, refresh: impl Fn(&Metrics) + Send + Sync + 'static) -> Self {
         Self { refresh: Some(Refresh(Box::new(refresh))), ..self }
+    }
+
+    /// The same, and not ready while there are routes that can serve nobody. What gives their names must not block.
+    #[must_use]
+    pub fn cut_off_by(self, cut_off: impl Fn() -> Vec<Arc<str>> + Send + Sync + 'static) -> Self {
+        Self { cut_off: Some(CutOff(Box::new(cut_off))), ..self }
     }
 
     /// From now on not ready, so that no new clients are sent here.
@@ -119,14 +143,17 @@ impl AdminState {
     }
 
     /// Why no clients should be sent here, if so.
-    fn not_ready(&self) -> Option<&'static str> {
+    fn not_ready(&self) -> Option<Cow<'static, str>> {
         if self.stopping.load(Ordering::Relaxed) {
-            Some("stopping\n")
-        } else if self.store_down.load(Ordering::Relaxed) {
-            Some("store unavailable\n")
-        } else {
-            None
+            return Some("stopping\n".into());
         }
+        if self.store_down.load(Ordering::Relaxed) {
+            return Some("store unavailable\n".into());
+        }
+        let CutOff(cut_off) = self.cut_off.as_ref()?;
+        let say = |route| format!("route {route}: its server speaks no protocol version that is spoken here\n");
+        let lines: String = cut_off().into_iter().map(say).collect();
+        (!lines.is_empty()).then(|| lines.into())
     }
 }
 
@@ -193,7 +220,7 @@ fn answer<B>(request: &Request<B>, state: &AdminState, jobs: &Jobs, loopback: bo
         "/livez" => plain(StatusCode::OK, "alive\n"),
         "/readyz" => match state.not_ready() {
             None => plain(StatusCode::OK, "ready\n"),
-            Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+            Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why.into_owned()),
         },
         _ => exposition(request.headers(), state, jobs),
     }

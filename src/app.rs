@@ -109,7 +109,7 @@ impl App {
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
         let ledger = gateway.ledger().clone();
-        let admin = AdminState::new(Arc::clone(&metrics), token);
+        let admin = AdminState::new(Arc::clone(&metrics), token).cut_off_by(cut_off(&gateway, &routes));
         let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
@@ -181,6 +181,12 @@ impl App {
 
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("can't listen on {address}"))
+}
+
+/// Names the routes whose servers can serve nobody.
+fn cut_off(gateway: &Arc<Gateway>, routes: &[Arc<Route>]) -> impl Fn() -> Vec<Arc<str>> + Send + Sync + 'static {
+    let (gateway, routes) = (Arc::clone(gateway), routes.to_vec());
+    move || routes.iter().filter(|route| gateway.is_cut_off(route)).map(|route| Arc::clone(&route.name)).collect()
 }
 
 /// One line for each route: where it is, what is behind it, how tasks are kept, who may call.

@@ -98,10 +98,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("governor", &["src/tenant/quota.rs"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/upstream/stdio.rs"]),
-    (
-        "hyper",
-        &["src/admin.rs", "src/demo", "src/downstream", "src/oauth/fetch.rs", "src/upstream/http.rs", "src/waits.rs"],
-    ),
+    ("hyper", &["src/admin.rs", "src/demo", "src/downstream", "src/upstream/http.rs", "src/waits.rs"]),
     ("hyper_rustls", &["src/oauth/fetch.rs", "src/upstream/http.rs"]),
     ("hyper_util", &["src/admin.rs", "src/demo", "src/downstream", "src/oauth/fetch.rs", "src/upstream/http.rs"]),
     ("indicatif", &["src/cli/screen.rs"]),

@@ -63,6 +63,20 @@ async fn alive_and_ready_until_it_is_stopping() {
 }
 
 #[tokio::test]
+async fn not_ready_while_routes_can_serve_nobody() {
+    let names = Arc::new(std::sync::Mutex::new(Vec::<Arc<str>>::new()));
+    let (shown, metrics) = (Arc::clone(&names), Arc::new(Metrics::new(&[], &[])));
+    let state = AdminState::new(metrics, None).cut_off_by(move || shown.lock().unwrap().clone());
+    assert_eq!(state.not_ready(), None);
+    *names.lock().unwrap() = vec!["reports".into(), "mail".into()];
+    let why = state.not_ready().unwrap();
+    let routes: Vec<&str> = why.lines().map(|line| line.split(':').next().unwrap()).collect();
+    assert_eq!(routes, ["route reports", "route mail"]);
+    names.lock().unwrap().clear();
+    assert_eq!(state.not_ready(), None);
+}
+
+#[tokio::test]
 async fn metrics_are_exposed() {
     let admin = Admin::start(None).await;
     admin.state.metrics.rejected("", RejectReason::Credentials);

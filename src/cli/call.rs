@@ -130,6 +130,7 @@ impl From<Error> for Ended {
     fn from(error: Error) -> Self {
         match error {
             Error::Cancelled(_) => Self::Cancelled,
+            Error::OtherEra(era) => Self::Broken(format!("{error}; call it with `--era {era}`")),
             error => Self::Broken(error.with_causes()),
         }
     }

@@ -8,6 +8,8 @@ use http::StatusCode;
 use crate::jsonrpc::{Defect, Object, string_value};
 use crate::upstream::{self, NO_ENDPOINT};
 
+use super::Era;
+
 type Source = Box<dyn StdError + Send + Sync>;
 
 /// Why there is no result.
@@ -25,6 +27,9 @@ pub enum Error {
     /// Something serves HTTP there, but nothing at this path.
     #[error("{NO_ENDPOINT}")]
     NoEndpoint,
+    /// The server is of this era, and not of the one that was to be spoken.
+    #[error("the server speaks only the {0} era of the protocol")]
+    OtherEra(Era),
     /// The server no longer knows the session.
     #[error("the server ended the session")]
     SessionGone,

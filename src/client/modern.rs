@@ -1,10 +1,11 @@
 //! Calls in the modern era, 2026-07-28: no session; each request says all of itself. A call comes to a plain result, to
 //! questions that another call answers, or to a task, as the server decides.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -40,6 +41,16 @@ pub enum Era {
     Modern,
 }
 
+impl fmt::Display for Era {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        })
+    }
+}
+
 /// A server of either era.
 #[derive(Debug)]
 pub enum Connected {
@@ -70,7 +81,10 @@ pub async fn connect(config: Config, era: Era, jobs: Jobs) -> Result<(Connected,
             return Ok((Connected::Modern(Modern { inner, running: Mutex::default() }), events));
         }
     }
-    let (client, events) = Client::connect(config, jobs).await?;
+    let (client, events) = Client::connect(config, jobs).await.map_err(|error| match error {
+        Error::Server(error) if probe::knows_no_sessions(&error.json) => Error::OtherEra(Era::Modern),
+        error => error,
+    })?;
     Ok((Connected::Legacy(client), events))
 }
 
@@ -84,11 +98,14 @@ async fn discover(http: &Http, era: Era) -> Result<Option<upstream::Opened>, Err
     match (finding(&answer), answer) {
         (Some(Finding::Modern(_)), Ok(opened)) => Ok(Some(opened)),
         (Some(Finding::Legacy), _) if era == Era::Auto => Ok(None),
+        // Nothing is there, rather than something of another era.
+        (_, Err(upstream::Error::Status(StatusCode::NOT_FOUND))) => Err(Error::NoEndpoint),
+        (Some(Finding::Legacy), _) => Err(Error::OtherEra(Era::Legacy)),
         (Some(Finding::Disjoint), _) => {
             Err(Error::Protocol("it speaks only versions that are not spoken here".to_owned()))
         }
         (_, Err(error)) => Err(error.into()),
-        (_, Ok(_)) => Err(Error::Protocol("it does not speak 2026-07-28".to_owned())),
+        (_, Ok(_)) => Err(Error::Protocol("its answer to `server/discover` says nothing".to_owned())),
     }
 }
 

@@ -40,8 +40,9 @@ impl Builder<'_> {
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
+        let authenticates = raw.auth.is_some();
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        let routes = self.routes(raw.routes, &at.key("routes"));
+        let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
         Some(Settings {
             listen: listen?,
             admin: admin?,

@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
+use crate::jsonrpc::Object;
+use crate::mcp::envelope::{Claim, GATEWAY_INFO, SERVER_INFO, with_claim};
 use crate::mcp::probe::{self, Finding};
 use crate::upstream::{Error, SessionKey, Upstream};
 
 use super::rejection::{Chain, Fault, Kind};
 use super::{Gateway, Route};
-use verdict::{Advice, Verdicts};
+use verdict::{Advice, Standing, Verdicts};
 
 pub use verdict::{Discovered, Setting};
 
@@ -41,6 +42,8 @@ pub struct Eras {
 #[derive(Debug)]
 struct State {
     verdicts: Verdicts,
+    /// Its `Implementation` as JSON text, as it said last.
+    identity: Option<Arc<str>>,
     /// The answer to the question that is being asked, for all who wait for it.
     asking: Option<watch::Receiver<Option<Found>>>,
 }
@@ -59,12 +62,64 @@ impl Eras {
     /// Nothing is known yet but what the configuration says.
     #[must_use]
     pub fn new(setting: Setting) -> Self {
-        Self { state: Mutex::new(State { verdicts: Verdicts::new(setting), asking: None }) }
+        Self { state: Mutex::new(State { verdicts: Verdicts::new(setting), identity: None, asking: None }) }
+    }
+
+    /// Who the server is, an `Implementation` as JSON text, where it has said so: the gateway's own results name it as the
+    /// server's do, since clients keep apart what different servers say.
+    pub(super) fn identity(&self) -> Option<Arc<str>> {
+        self.state().identity.clone()
+    }
+
+    /// To be told of a modern server's `DiscoverResult` that passes.
+    pub(super) fn introduced(&self, discovered: &str) {
+        let identity = identity_of(discovered);
+        let mut state = self.state();
+        state.identity = identity.or(state.identity.take());
+    }
+
+    /// To be told of each handshake that the server took, with the `result`.
+    pub(super) fn welcomed(&self, result: &str) {
+        let identity = Object::parse(result).ok().and_then(|result| implementation(result.get("serverInfo")?));
+        let mut state = self.state();
+        state.verdicts.handshake_ended(true);
+        state.identity = identity.or(state.identity.take());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl State {
+    /// Takes what came of asking.
+    fn learn(&mut self, found: &Found) {
+        let now = Instant::now();
+        match found {
+            Found::Modern(discovered) => {
+                let identity = discovered.result.as_deref().and_then(identity_of);
+                self.identity = identity.or(self.identity.take());
+                self.verdicts.is_modern(Arc::clone(discovered), now);
+            }
+            Found::Legacy => self.verdicts.is_legacy(now),
+            Found::Disjoint => self.verdicts.is_disjoint(now),
+            // Never remembered.
+            Found::Nothing(_) => {}
+        }
+    }
+}
+
+/// Who a server of the modern era is, by what it says of itself.
+fn identity_of(discovered: &str) -> Option<Arc<str>> {
+    let discovered = Object::parse(discovered).ok()?;
+    implementation(Object::parse(discovered.get("_meta")?).ok()?.get(SERVER_INFO)?)
+}
+
+/// An `Implementation`, if it is one: what is malformed counts as absent (2026-07-28 basic, "Result").
+fn implementation(json: &str) -> Option<Arc<str>> {
+    let read = Object::parse(json).ok()?;
+    let is_text = |member: &str| read.get(member).is_some_and(|value| value.starts_with('"'));
+    (is_text("name") && is_text("version")).then(|| json.into())
 }
 
 impl Gateway {
@@ -155,8 +210,15 @@ impl Gateway {
         // Credentials and rates are no question of eras.
         let is_about_access =
             matches!(error, Error::Status(status) if probe::of_status(status.as_u16()) == Finding::Inconclusive);
-        if !is_refusal || is_about_access || !route.eras.state().verdicts.may_be_modern() {
+        if !is_refusal || is_about_access {
             return None;
+        }
+        {
+            let mut state = route.eras.state();
+            state.verdicts.handshake_ended(false);
+            if !state.verdicts.may_be_modern() {
+                return None;
+            }
         }
         match self.found(route).await {
             Found::Modern(_) => {
@@ -176,6 +238,19 @@ impl Gateway {
             state.verdicts.forget_modern();
             state.verdicts.doubted(Instant::now());
         }
+    }
+
+    /// Whether no client can be served at a route, because its server is known to speak only modern versions that are not
+    /// spoken here. A server that was so for a while is asked again, since clients that are sent elsewhere ask nothing.
+    #[must_use]
+    pub fn is_cut_off(self: &Arc<Self>, route: &Arc<Route>) -> bool {
+        let now = Instant::now();
+        let standing = route.eras.state().verdicts.standing(now);
+        if standing == Standing::CutOffBefore {
+            route.eras.state().verdicts.doubted(now);
+            drop(self.ask(route));
+        }
+        standing != Standing::Served
     }
 
     /// Asks, and gives the side.
@@ -215,17 +290,7 @@ impl Gateway {
             let found = gateway.jobs.stopping().run_until_cancelled(question(&*route.upstream)).await;
             let found = found.unwrap_or(Found::Nothing(Fault::Shutdown));
             tracing::debug!(route = %route.name, ?found, "the server was asked for its era");
-            let now = Instant::now();
-            {
-                let mut state = route.eras.state();
-                match &found {
-                    Found::Modern(discovered) => state.verdicts.is_modern(Arc::clone(discovered), now),
-                    Found::Legacy => state.verdicts.is_legacy(now),
-                    Found::Disjoint => state.verdicts.is_disjoint(now),
-                    // Never remembered.
-                    Found::Nothing(_) => {}
-                }
-            }
+            route.eras.state().learn(&found);
             drop(over);
             answer.send_replace(Some(found));
         });

@@ -28,7 +28,7 @@ impl Gateway {
         if outcome.is_some() {
             self.note_read(&task).await;
         }
-        let result = extension::get_result(&task, outcome.as_ref());
+        let result = extension::get_result(&task, outcome.as_ref(), call.route.eras.identity().as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
 

@@ -153,7 +153,10 @@ impl Gateway {
         let session = match self.side_of_handshake(route) {
             Side::Modern(session) => session,
             Side::Legacy => match opened(route, offer, headers).await {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => {
+                    route.eras.welcomed(&opened.result);
+                    return Ok(opened);
+                }
                 Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
                     Some(Side::Modern(session)) => session,
                     Some(Side::Legacy) | None => return Err(of_opening(error)),
@@ -181,7 +184,11 @@ impl Gateway {
                 Some(_) => Err(Kind::OtherEra),
                 None => Err(of_opening(error)),
             },
-            other => Ok(other?),
+            other => {
+                let opened = other?;
+                route.eras.welcomed(&opened.result);
+                Ok(opened)
+            }
         }
     }
 }

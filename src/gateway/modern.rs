@@ -205,9 +205,10 @@ fn with_state(request: &Request<'_>, state: String) -> Option<String> {
 fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
     let route = Arc::clone(route);
     let change: fn(&str, &Route) -> Option<String> = match method {
-        Method::Discover => {
-            |result, route| discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
-        }
+        Method::Discover => |result, route| {
+            route.eras.introduced(result);
+            discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
+        },
         Method::ToolsList => |result, route| permitted_tools(result, route),
         _ => return None,
     };

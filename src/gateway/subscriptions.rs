@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
 use crate::jsonrpc::{self, Id, Object};
-use crate::mcp::envelope::{Envelope, SUBSCRIPTION_ID};
+use crate::mcp::envelope::{Envelope, SERVER_INFO, SUBSCRIPTION_ID};
 use crate::mcp::method::Method;
 use crate::mcp::subscription::{Filter, tagged};
 use crate::metrics::Counted;
@@ -133,7 +133,7 @@ impl Gateway {
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
         let body = EventStream::new(receiver, Vec::new(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
-        let sending = Sending { id: request.id.clone(), stream };
+        let sending = Sending { id: request.id.clone(), route: Arc::clone(route), stream };
         let teller = Teller { sending, source, watched, honoured, _held: held };
         let gateway = Arc::clone(self);
         self.jobs.spawn("subscription", async move { teller.run(&gateway).await });
@@ -206,6 +206,7 @@ struct Teller {
 /// The stream, and the id that everything on it names.
 struct Sending {
     id: Id,
+    route: Arc<Route>,
     stream: Stream,
 }
 
@@ -264,7 +265,9 @@ impl Sending {
     /// Answers the request (2026-07-28 subscriptions, "Graceful Closure").
     async fn finish(&self) -> bool {
         let id = self.id.as_json();
-        let result = format!("{{\"resultType\":\"complete\",\"_meta\":{{\"{SUBSCRIPTION_ID}\":{id}}}}}");
+        let server = self.route.eras.identity();
+        let server = server.map_or_else(String::new, |server| format!(",\"{SERVER_INFO}\":{server}"));
+        let result = format!("{{\"resultType\":\"complete\",\"_meta\":{{\"{SUBSCRIPTION_ID}\":{id}{server}}}}}");
         self.stream.send(sse::write_event(None, &jsonrpc::response(&self.id, &result))).await
     }
 }

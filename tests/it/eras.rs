@@ -1,7 +1,7 @@
 //! Which era a server speaks: found out by asking once, remembered, and mended when the server is not what it was.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ use taskgate::demo::server::{Era, Options};
 
 use crate::support::processes::{signal, until_there_are};
 use crate::support::raw_upstream::{Heard, Step, json_body};
-use crate::support::{Gateway, Modern, RawUpstream, Value, json, text_of, within};
+use crate::support::{Connection, Gateway, Modern, RawUpstream, Value, json, text_of, within};
 
 fn of(era: Era) -> Options {
     Options { era, ..Options::default() }
@@ -94,6 +94,45 @@ async fn versions_that_are_not_spoken_here_are_no_reason_to_fall_back() {
         assert_eq!(client.call("x", json!({})).await.refusal(), (200, -32603));
     }
     assert_eq!((server.count("server/discover"), server.count("initialize"), server.count("tools/call")), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn a_route_is_not_ready_while_its_server_shares_no_version_and_is_so_again_when_it_takes_somebody() {
+    // Given a server that speaks only what is not spoken here, to clients of either era,
+    let serves = Arc::new(AtomicBool::new(false));
+    let taken = Arc::clone(&serves);
+    let server = RawUpstream::start(move |heard| {
+        let error = json!({"code": -32022, "message": "no", "data": {"supported": ["2027-05-05"], "requested": ""}});
+        let is_refused =
+            heard.method == "server/discover" || heard.method == "initialize" && !taken.load(Ordering::Relaxed);
+        is_refused.then(|| vec![heard.refuses(400, &error)])
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&server.url()).second_route().start().await;
+    let readiness = async || {
+        let mut connection = Connection::open(gateway.admin).await;
+        connection.send("GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        let answer = connection.answer().await;
+        (answer.status, answer.text())
+    };
+    assert_eq!(readiness().await.0, 200);
+    // when a client of the older era finds that out, then its route is named, and no other.
+    let (_, refused) = gateway.client().initialize().await;
+    assert_eq!(refused.json().await["error"]["code"], -32022);
+    let (status, said) = readiness().await;
+    assert_eq!((status, said.lines().count()), (503, 1));
+    assert!(said.starts_with("route main: "), "{said}");
+    assert_eq!(Modern::new(&gateway).path("/second").call("x", json!({})).await.refusal(), (200, -32603));
+    let (status, said) = readiness().await;
+    assert_eq!((status, said.lines().count()), (503, 2), "{said}");
+    // When it takes handshakes again, then both are ready as soon as one was taken.
+    serves.store(true, Ordering::Relaxed);
+    gateway.open().await;
+    let (status, said) = readiness().await;
+    assert_eq!((status, said.lines().count()), (503, 1), "{said}");
+    assert!(said.starts_with("route second: "), "{said}");
+    gateway.client().path("/second").open().await;
+    assert_eq!(readiness().await, (200, "ready\n".to_owned()));
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::modern::SERVER_KEY;
 use crate::support::raw_upstream::{RawUpstream, Step, event, events_head, gate, json_body, last_chunk};
 use crate::support::stateless::{calling, form};
 use crate::support::{Gateway, Modern, RELATED, Value, json, related, text_of};
@@ -37,6 +38,11 @@ async fn a_task_is_shown_in_the_dialect_of_whoever_asks() {
     let done = modern.until(&id, "completed").await;
     assert_eq!(done["result"]["content"][0]["text"], "held to the end");
     assert_eq!((&done["resultType"], &done["result"]["resultType"]), (&json!("complete"), &json!("complete")));
+    // The server is named as in its own results.
+    for named in [&ours, &done, &done["result"]] {
+        assert_eq!(named["_meta"][SERVER_KEY]["name"], "taskgate-demo", "{named}");
+    }
+    assert_eq!(modern.update(&id, json!({})).await.result, json!({"resultType": "complete"}));
     let outcome = legacy.outcome(&id).await;
     assert!(outcome["result"].get("resultType").is_none() && outcome["result"]["_meta"][RELATED].is_object());
 }

@@ -54,6 +54,7 @@ mod stdio;
 mod stopping;
 mod subscriptions;
 mod tasks;
+mod tokens;
 mod tools;
 mod transport;
 mod versions;

@@ -6,7 +6,7 @@ use http_body_util::BodyExt as _;
 use taskgate::app::Timing;
 use taskgate::demo::server::{Era, Options};
 
-use crate::support::modern::{SUBSCRIPTION_KEY, TASKS};
+use crate::support::modern::{SERVER_KEY, SUBSCRIPTION_KEY, TASKS};
 use crate::support::raw_upstream::bare;
 use crate::support::{Answer, Gateway, Modern, RawUpstream, Value, json, within};
 
@@ -129,7 +129,8 @@ async fn a_stream_that_can_tell_of_nothing_says_so_and_ends() {
             let (stream, honoured) = Modern::new(&gateway).listen(wanted).await;
             assert_eq!(honoured, json!({}), "{era}");
             let last = stream.response().await;
-            assert_eq!(last["result"], json!({"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: last["id"]}}));
+            assert_eq!(last["result"]["resultType"], "complete");
+            assert_eq!(last["result"]["_meta"][SUBSCRIPTION_KEY], last["id"]);
         }
     }
 }
@@ -140,7 +141,10 @@ async fn the_stop_of_the_gateway_ends_streams_with_a_result() {
         let mut gateway = gateway(era).await;
         let (stream, _) = Modern::new(&gateway).listen(json!({"toolsListChanged": true})).await;
         let (last, ()) = tokio::join!(stream.response(), gateway.stop());
-        assert_eq!(last["result"], json!({"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: last["id"]}}));
+        let server = &last["result"]["_meta"][SERVER_KEY];
+        assert_eq!(server["name"], "taskgate-demo", "{era:?}");
+        let meta = json!({SUBSCRIPTION_KEY: last["id"], SERVER_KEY: server});
+        assert_eq!(last["result"], json!({"resultType": "complete", "_meta": meta}));
         assert_eq!((gateway.upstream.stats().listens, gateway.upstream.stats().sessions), (0, 0), "{era:?}");
     }
 }

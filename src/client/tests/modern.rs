@@ -59,9 +59,15 @@ async fn the_era_is_what_the_server_says() {
         assert_eq!(server.stats().sessions_opened, u64::from(!is_modern));
     }
     let legacy = Server::start_on_loopback(speaking(server::Era::Legacy)).await.unwrap();
-    assert!(connected(&legacy.url(), Era::Modern).await.is_err());
+    let error = connected(&legacy.url(), Era::Modern).await.unwrap_err();
+    assert!(matches!(error, Error::OtherEra(Era::Legacy)), "{error:?}");
     let modern = Server::start_on_loopback(speaking(server::Era::Modern)).await.unwrap();
-    assert!(connected(&modern.url(), Era::Legacy).await.is_err());
+    let error = connected(&modern.url(), Era::Legacy).await.unwrap_err();
+    assert!(matches!(error, Error::OtherEra(Era::Modern)), "{error:?}");
+    let both = Server::start_on_loopback(speaking(server::Era::Both)).await.unwrap();
+    both.fail("server/discover", Fault::Status(404), 1);
+    let error = connected(&both.url(), Era::Modern).await.unwrap_err();
+    assert!(matches!(error, Error::NoEndpoint), "{error:?}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy
 use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
-    pub(super) fn routes(&mut self, raw: Vec<raw::Route>, at: &Place<'_>) -> Vec<RouteSettings> {
+    pub(super) fn routes(&mut self, raw: Vec<raw::Route>, authenticates: bool, at: &Place<'_>) -> Vec<RouteSettings> {
         let (mut names, mut paths) = (HashMap::new(), HashMap::new());
         let mut routes = Vec::new();
         for (index, route) in raw.into_iter().enumerate() {
@@ -31,9 +31,27 @@ impl Builder<'_> {
                     self.problems.error(&at.key(key), format!("the same as `routes[{first}].{key}`"));
                 }
             }
+            if !authenticates {
+                self.warn_shared(&route, &at.key("upstream").key("sessions"));
+            }
             routes.extend(self.route(route, &at));
         }
         routes
+    }
+
+    /// Says so where callers who can't be told apart share what a server remembers of each.
+    fn warn_shared(&mut self, raw: &raw::Route, at: &Place<'_>) {
+        let sessions = raw.upstream.as_ref().map(|upstream| upstream.sessions);
+        let shared = match sessions {
+            Some(raw::UpstreamSessions::Pooled) => "one after the other",
+            Some(raw::UpstreamSessions::Pinned) => "at the same time",
+            Some(raw::UpstreamSessions::Auto | raw::UpstreamSessions::PerCall) | None => return,
+        };
+        let message = format!(
+            "unsafe without `auth`: callers can't be told apart, so all clients of 2026-07-28 use the same sessions of the \
+             server, {shared}, and what it remembers of one reaches the others"
+        );
+        self.problems.warn(at, message);
     }
 
     fn route(&mut self, raw: raw::Route, at: &Place<'_>) -> Option<RouteSettings> {

@@ -308,6 +308,13 @@ fn what_is_probably_not_meant_is_a_warning() {
         warnings(&tasks_with("    mode: native\n    defer: never\n    exclusive: true\n")),
         ["8:12: routes[0].tasks.defer: means nothing with `mode: native`: the server makes the tasks"]
     );
+    for (sessions, warned) in [("auto", false), ("per_call", false), ("pooled", true), ("pinned", true)] {
+        let route = route_with(&format!("  upstream: {{url: http://u/mcp, sessions: {sessions}}}\n"));
+        let shared = warnings(&route);
+        assert_eq!(shared.len(), usize::from(warned), "{sessions}: {shared:?}");
+        assert!(shared.iter().all(|text| text.contains("upstream.sessions: unsafe without `auth`")), "{shared:?}");
+        assert_eq!(warnings(&format!("{auth}{route}")), Vec::<String>::new());
+    }
 }
 
 #[test]

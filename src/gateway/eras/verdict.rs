@@ -77,12 +77,24 @@ pub(super) struct Verdicts {
     setting: Setting,
     modern: Modern,
     handshake_refused: Option<Instant>,
+    /// The newest handshake was answered with a session.
+    handshake_taken: bool,
     doubted: Option<Instant>,
+}
+
+/// Whether any client can be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Served,
+    /// Nobody can: the server shares no version with the gateway, and takes no handshake either.
+    CutOff,
+    /// The same, by a verdict that is old.
+    CutOffBefore,
 }
 
 impl Verdicts {
     pub(super) fn new(setting: Setting) -> Self {
-        Self { setting, modern: Modern::Unknown, handshake_refused: None, doubted: None }
+        Self { setting, modern: Modern::Unknown, handshake_refused: None, handshake_taken: false, doubted: None }
     }
 
     /// How a modern client's request goes on.
@@ -147,6 +159,26 @@ impl Verdicts {
         self.modern = Modern::Disjoint { since: now };
     }
 
+    /// Whether any client can be served. A verdict that cuts a server off stands until something else is learnt: where no
+    /// clients are sent, none of them asks again.
+    pub(super) fn standing(&self, now: Instant) -> Standing {
+        match &self.modern {
+            Modern::Disjoint { since } if !self.handshake_taken => {
+                if now < *since + DISJOINT || self.is_quiet(now) {
+                    Standing::CutOff
+                } else {
+                    Standing::CutOffBefore
+                }
+            }
+            _ => Standing::Served,
+        }
+    }
+
+    /// Notes what came of a handshake.
+    pub(super) fn handshake_ended(&mut self, is_taken: bool) {
+        self.handshake_taken = is_taken;
+    }
+
     pub(super) fn handshake_refused(&mut self, now: Instant) {
         self.handshake_refused = Some(now);
     }
@@ -202,6 +234,32 @@ mod tests {
         verdicts.is_disjoint(now);
         assert_eq!(verdicts.for_modern(now + DISJOINT - MOMENT), Advice::Disjoint);
         assert_eq!(verdicts.for_modern(now + DISJOINT), Advice::Ask);
+    }
+
+    #[test]
+    fn a_server_without_a_common_version_is_cut_off_until_something_else_is_learnt() {
+        let now = Instant::now();
+        for setting in [Setting::Auto, Setting::Modern] {
+            let mut verdicts = Verdicts::new(setting);
+            assert_eq!(verdicts.standing(now), Standing::Served);
+            verdicts.is_disjoint(now);
+            assert_eq!(verdicts.standing(now + DISJOINT - MOMENT), Standing::CutOff);
+            assert_eq!(verdicts.standing(now + 100 * DISJOINT), Standing::CutOffBefore);
+            // While it is being asked again.
+            verdicts.doubted(now + DISJOINT);
+            assert_eq!(verdicts.standing(now + DISJOINT + QUIET - MOMENT), Standing::CutOff);
+            assert_eq!(verdicts.standing(now + DISJOINT + QUIET), Standing::CutOffBefore);
+            // Clients of the older era can be served.
+            verdicts.handshake_ended(true);
+            assert_eq!(verdicts.standing(now), Standing::Served);
+            verdicts.handshake_ended(false);
+            assert_eq!(verdicts.standing(now), Standing::CutOff);
+            verdicts.is_modern(discovered(None, now), now);
+            assert_eq!(verdicts.standing(now), Standing::Served);
+            verdicts.is_disjoint(now);
+            verdicts.is_legacy(now);
+            assert_eq!(verdicts.standing(now), Standing::Served);
+        }
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl Job {
             Err(kind) => return client.answer(Err(kind)).await,
         };
         let record = self.record(&task);
-        tokio::join!(self.hold(&task), hand_out(&record, client));
+        let server = self.route.eras.identity();
+        tokio::join!(self.hold(&task), hand_out(&record, client, server.as_deref()));
     }
 
     /// Calls the upstream for a task that was just made.
@@ -140,16 +141,17 @@ impl Talk<'_> {
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
         let record = self.job.record(&task);
         let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());
-        tokio::join!(held.run(), hand_out(&record, client));
+        let server = self.job.route.eras.identity();
+        tokio::join!(held.run(), hand_out(&record, client, server.as_deref()));
         give_back(self.job, &task, self.lease.take()).await;
         None
     }
 }
 
 /// Gives the client its task. One that does not get it has cancelled: the job that holds the call sees that in the record.
-async fn hand_out(record: &Record, client: Client) {
+async fn hand_out(record: &Record, client: Client, server: Option<&str>) {
     let Record { gateway, task, .. } = record;
-    let handle = extension::create_result(task);
+    let handle = extension::create_result(task, server);
     let is_taken = tokio::select! {
         is_taken = client.deliver(&handle) => is_taken,
         () = gateway.kill.cancelled() => return,

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::jsonrpc::{ErrorObject, Object, code, raw_string, string_value};
+use crate::mcp::envelope::SERVER_INFO;
 use crate::mcp::input::is_typed;
 use crate::mcp::project::{error_for_modern, input_request, result_for_modern};
 use crate::task::{Ending, Outcome, Question, State, Task};
@@ -19,29 +20,40 @@ pub const ACKNOWLEDGED: &str = r#"{"resultType":"complete"}"#;
 /// What stands in `statusMessage` of a failure that says nothing itself.
 const FAILED: &str = "The call failed";
 
-/// `CreateTaskResult`, the one shape with `resultType: "task"` ("Creating Tasks").
+/// `CreateTaskResult`, the one shape with `resultType: "task"` ("Creating Tasks"). `server` is the `Implementation` of the
+/// endpoint's server as JSON text, where it is known.
 #[must_use]
-pub fn create_result(created: &Task) -> String {
+pub fn create_result(created: &Task, server: Option<&str>) -> String {
     let mut out = String::from("{\"resultType\":\"task\",");
     push_members(&mut out, created, None);
+    push_server(&mut out, server);
     out.push('}');
     out
 }
 
-/// The result of `tasks/get` ("Getting Tasks"). `outcome` is what an ended task came to.
+/// The result of `tasks/get` ("Getting Tasks"). `outcome` is what an ended task came to, `server` as in [`create_result`].
 #[must_use]
-pub fn get_result(task: &Task, outcome: Option<&Outcome>) -> String {
+pub fn get_result(task: &Task, outcome: Option<&Outcome>, server: Option<&str>) -> String {
     let mut out = String::from("{\"resultType\":\"complete\",");
-    push_detailed(&mut out, task, outcome);
+    push_detailed(&mut out, task, outcome, server);
+    push_server(&mut out, server);
     out.push('}');
     out
+}
+
+/// Who answers (2026-07-28 basic, "Result"): results should say it. Acknowledgements are bare all the same, since clients
+/// take nothing else there.
+fn push_server(out: &mut String, server: Option<&str>) {
+    if let Some(server) = server {
+        push_member(out, "_meta", &format!("{{\"{SERVER_INFO}\":{server}}}"));
+    }
 }
 
 /// `DetailedTask`, as notifications carry it ("Task Notifications").
 #[must_use]
 pub fn detailed(task: &Task, outcome: Option<&Outcome>) -> String {
     let mut out = String::from("{");
-    push_detailed(&mut out, task, outcome);
+    push_detailed(&mut out, task, outcome, None);
     out.push('}');
     out
 }
@@ -66,11 +78,11 @@ fn push_members(out: &mut String, task: &Task, message: Option<&str>) {
 }
 
 /// Those, and what the status dictates.
-fn push_detailed(out: &mut String, task: &Task, outcome: Option<&Outcome>) {
+fn push_detailed(out: &mut String, task: &Task, outcome: Option<&Outcome>, server: Option<&str>) {
     match (&task.state, outcome) {
         (State::Ended(Ending::Returned { .. }), Some(Outcome::Result(result))) => {
             push_members(out, task, None);
-            push_member(out, "result", &inlined(result));
+            push_member(out, "result", &inlined(result, server));
         }
         (State::Ended(Ending::Returned { .. } | Ending::Errored), outcome) => {
             let error = match outcome {
@@ -115,11 +127,11 @@ fn status(state: &State) -> &'static str {
 }
 
 /// What the direct call would have returned: a result of this era, whichever its server speaks, that names no task.
-fn inlined(result: &str) -> Cow<'_, str> {
+fn inlined<'a>(result: &'a str, server: Option<&str>) -> Cow<'a, str> {
     if is_typed(result) {
         return Cow::Owned(without_related(result));
     }
-    result_for_modern("tools/call", result, None).map_or(Cow::Borrowed(result), Cow::Owned)
+    result_for_modern("tools/call", result, server).map_or(Cow::Borrowed(result), Cow::Owned)
 }
 
 /// Every question that is open ("Input Required").

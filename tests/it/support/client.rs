@@ -68,6 +68,12 @@ impl Opening {
         self
     }
 
+    /// With a token.
+    pub(crate) fn token(mut self, token: &str) -> Self {
+        self.client.key = Some(token.to_owned());
+        self
+    }
+
     /// On another route.
     pub(crate) fn path(mut self, path: &str) -> Self {
         self.client.path = path.to_owned();
@@ -118,6 +124,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Goes on with another token.
+    pub(crate) fn set_token(&mut self, token: &str) {
+        self.key = Some(token.to_owned());
+    }
+
     /// The header fields of a well-behaved client.
     pub(crate) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -21,6 +21,7 @@ pub(crate) struct Setup {
     tools: String,
     tasks: String,
     callers: Vec<(String, String)>,
+    auth: String,
     tenants: String,
     has_second_route: bool,
     command: Option<String>,
@@ -82,6 +83,11 @@ impl Setup {
         Self { callers: callers.iter().map(split).collect(), ..self }
     }
 
+    /// Keys of `auth` beside the callers.
+    pub(crate) fn auth(self, keys: &str) -> Self {
+        Self { auth: keys.to_owned(), ..self }
+    }
+
     /// `tenants`
     pub(crate) fn tenants(self, keys: &str) -> Self {
         Self { tenants: keys.to_owned(), ..self }
@@ -114,12 +120,13 @@ impl Setup {
             "listen: {{address: \"127.0.0.1:0\"{listen}}}\nadmin: {{address: \"127.0.0.1:0\"{admin}}}\n{top}\n\
              tenants: {{{tenants}}}\n"
         );
-        if !self.callers.is_empty() {
-            yaml.push_str("auth:\n  api_keys:\n");
-        }
-        for (tenant, subject) in &self.callers {
+        let key = |(tenant, subject): &(String, String)| {
             let hash: String = sha256(key_of(subject).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-            yaml.push_str(&format!("    - {{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}\n"));
+            format!("{{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}")
+        };
+        let keys: Vec<String> = self.callers.iter().map(key).collect();
+        if !keys.is_empty() || !self.auth.is_empty() {
+            yaml.push_str(&format!("auth: {{api_keys: [{}], {}}}\n", keys.join(", "), self.auth));
         }
         let target = match &self.command {
             Some(argv) => format!("command: {argv}"),
@@ -170,6 +177,7 @@ impl Gateway {
             tools: String::new(),
             tasks: String::new(),
             callers: Vec::new(),
+            auth: String::new(),
             tenants: String::new(),
             has_second_route: false,
             command: None,

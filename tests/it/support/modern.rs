@@ -26,6 +26,9 @@ pub(crate) const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
 /// The key of a subscription.
 pub(crate) const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
+/// The key of who the server is.
+pub(crate) const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
+
 /// The methods whose results say how long they may be kept.
 const CACHEABLE: [&str; 6] =
     ["server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
@@ -67,6 +70,11 @@ impl Modern {
     pub(crate) fn with_tasks(mut self) -> Self {
         self.capabilities["extensions"][TASKS] = json!({});
         self
+    }
+
+    /// With a token.
+    pub(crate) fn token(self, token: &str) -> Self {
+        Self { key: Some(token.to_owned()), ..self }
     }
 
     /// With that caller's key.

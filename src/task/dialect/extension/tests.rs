@@ -29,7 +29,7 @@ fn task(state: State) -> Task {
 }
 
 fn shown(task: &Task, outcome: Option<&Outcome>) -> String {
-    let text = get_result(task, outcome);
+    let text = get_result(task, outcome, None);
     let begin = "{\"resultType\":\"complete\",\"taskId\":\"0b9bfa3c-31d1-4c4e-9a0c-0d4f9d0c2b11\",";
     let rest = text.strip_prefix(begin).unwrap().to_owned();
     assert_eq!(detailed(task, outcome), text.replace("\"resultType\":\"complete\",\"taskId\"", "\"taskId\""));
@@ -42,9 +42,26 @@ fn result(text: &str) -> Outcome {
 
 #[test]
 fn a_handle_is_flat_and_says_nothing_but_the_task() {
-    let text = create_result(&task(State::Queued));
+    let text = create_result(&task(State::Queued), None);
     let id = "0b9bfa3c-31d1-4c4e-9a0c-0d4f9d0c2b11";
     assert_eq!(text, format!("{{\"resultType\":\"task\",\"taskId\":\"{id}\",\"status\":\"working\",{SEEN}}}"));
+}
+
+#[test]
+fn results_name_the_server_and_notifications_do_not() {
+    let (server, named) = (
+        r#"{"name":"n","version":"1"}"#,
+        r#""_meta":{"io.modelcontextprotocol/serverInfo":{"name":"n","version":"1"}}"#,
+    );
+    let handle = create_result(&task(State::Queued), Some(server));
+    assert!(handle.ends_with(&format!(",{named}}}")), "{handle}");
+    let ended = task(State::Ended(Ending::Returned { is_error: false }));
+    let outcome = result(r#"{"content":[]}"#);
+    let got = get_result(&ended, Some(&outcome), Some(server));
+    let inside = format!(r#""result":{{"content":[],"resultType":"complete",{named}}}"#);
+    assert!(got.ends_with(&format!(",{inside},{named}}}")), "{got}");
+    assert!(!detailed(&ended, Some(&outcome)).contains("_meta"));
+    assert_eq!(ACKNOWLEDGED, r#"{"resultType":"complete"}"#);
 }
 
 #[test]
