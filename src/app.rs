@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminState};
 use crate::auth::{self, Authenticator};
 use crate::clock::Clock;
-use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamTarget};
+use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamCredentials, UpstreamTarget};
 use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::schemas::Schemas;
+use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -32,6 +33,7 @@ use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
+use crate::upstream::credentials::{Credentials, Exchanged, Own, Passed};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 /// How long connections may take to finish once held calls are over.
@@ -224,7 +226,13 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         UpstreamTarget::Url { url, headers } => {
             let headers: HeaderMap = headers.iter().cloned().collect();
             let url = url.uri().clone();
-            Arc::new(Http::new(crate::upstream::http::Config { url, headers, connect_timeout, max_message }))
+            Arc::new(Http::new(crate::upstream::http::Config {
+                url,
+                headers,
+                credentials: credentials_of(&route.upstream.credentials, jobs),
+                connect_timeout,
+                max_message,
+            }))
         }
         UpstreamTarget::Command { argv } => {
             let config = crate::upstream::stdio::Config::new(argv.clone());
@@ -240,9 +248,24 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
         schemas: Schemas::default(),
         native: route.native,
         sessions: route.upstream.sessions,
+        subjects: needs_subjects(&route.upstream.credentials).then(Subjects::default),
+        passes_authorization: route.upstream.credentials == UpstreamCredentials::Passed,
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
     }
+}
+
+fn credentials_of(settings: &UpstreamCredentials, jobs: &Jobs) -> Option<Arc<dyn Credentials>> {
+    match settings {
+        UpstreamCredentials::Headers => None,
+        UpstreamCredentials::Own(config) => Some(Arc::new(Own::new(config.clone(), jobs.clone()))),
+        UpstreamCredentials::Exchanged(config) => Some(Arc::new(Exchanged::new(config.clone(), jobs.clone()))),
+        UpstreamCredentials::Passed => Some(Arc::new(Passed)),
+    }
+}
+
+fn needs_subjects(settings: &UpstreamCredentials) -> bool {
+    matches!(settings, UpstreamCredentials::Exchanged(_) | UpstreamCredentials::Passed)
 }
 
 fn sealer_of(settings: &Settings) -> Sealer {

@@ -38,7 +38,7 @@ pub use self::{
     secret::{SealKey, Secret},
     settings::{
         AdminSettings, ApiKey, AuthSettings, HttpUrl, ListenSettings, RouteSettings, SecretsSettings, SessionSettings,
-        Settings, TenantLimits, TenantSettings, UpstreamSettings, UpstreamTarget,
+        Settings, TenantLimits, TenantSettings, UpstreamCredentials, UpstreamSettings, UpstreamTarget,
     },
     units::{ByteSize, Rate, RateLimit},
 };

@@ -6,3 +6,4 @@ pub mod http;
 pub mod origin;
 pub mod patience;
 pub mod server;
+mod subject;

@@ -3,6 +3,7 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod credentials;
 mod routes;
 mod tenants;
 
@@ -17,6 +18,8 @@ use super::{
     units::{self, ByteSize, Rate, RateLimit},
     values,
 };
+
+use credentials::Callers;
 
 /// Builds settings, noting what is wrong.
 pub(super) struct Builder<'a> {
@@ -40,9 +43,9 @@ impl Builder<'_> {
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
-        let authenticates = raw.auth.is_some();
+        let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
+        let routes = self.routes(raw.routes, callers, &at.key("routes"));
         Some(Settings {
             listen: listen?,
             admin: admin?,

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
-    routes::{Era, Mode, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
+    routes::{Era, Exchange, Mode, OAuth, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };

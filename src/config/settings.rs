@@ -15,6 +15,7 @@ use super::{
 use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::upstream::credentials;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,6 +175,21 @@ pub struct UpstreamSettings {
     pub era: eras::Setting,
     /// How its sessions serve clients that have none.
     pub sessions: SessionPolicy,
+    /// What it is shown beside the fixed headers.
+    pub credentials: UpstreamCredentials,
+}
+
+/// What a server is shown in `Authorization`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UpstreamCredentials {
+    /// What its fixed headers say, if anything.
+    Headers,
+    /// A token of the gateway's own.
+    Own(credentials::Config),
+    /// A token for each caller, in exchange for theirs.
+    Exchanged(credentials::Config),
+    /// What the caller showed.
+    Passed,
 }
 
 /// How a server is reached.

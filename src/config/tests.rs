@@ -1,5 +1,6 @@
 //! Files in, mistakes or settings out.
 
+mod credentials;
 mod documents;
 mod hostile;
 mod meaning;

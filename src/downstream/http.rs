@@ -28,6 +28,7 @@ use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
+use crate::oauth::secret::SubjectToken;
 use crate::sse;
 use crate::tenant::Caller;
 use crate::upstream::{Body, Error};
@@ -36,6 +37,7 @@ use super::cors;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
+use super::subject;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -64,7 +66,7 @@ pub struct Endpoints {
 
 /// An answer that the transport itself gives.
 #[derive(Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     /// Nothing is served at that path.
     NoRoute,
     /// A browser's question beforehand, with its header fields; the one that is no refusal.
@@ -148,6 +150,7 @@ impl Endpoints {
             return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
         }
         let caller = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
+        let (caller, subject) = subject::of(route, caller, &parts.headers)?;
         *known = Some(Arc::clone(&caller));
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
         if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
@@ -163,13 +166,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, route, caller, body)?;
+                let mut call = call_of(parts, route, (caller, subject), body)?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, route, (caller, subject), Bytes::new())?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -178,7 +181,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, route, caller, Bytes::new())?;
+                let call = call_of(parts, route, (caller, subject), Bytes::new())?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -260,7 +263,12 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Bytes) -> Result<Call, Refusal> {
+fn call_of(
+    parts: &mut Parts,
+    route: &Arc<Route>,
+    (caller, subject): (Arc<Caller>, Option<Arc<SubjectToken>>),
+    body: Bytes,
+) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
         return Err(not_acceptable());
@@ -268,6 +276,7 @@ fn call_of(parts: &mut Parts, route: &Arc<Route>, caller: Arc<Caller>, body: Byt
     Ok(Call {
         route: Arc::clone(route),
         caller,
+        subject,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version: headers::version(&parts.headers),
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
@@ -356,6 +365,16 @@ impl Refusal {
                     && let Ok(challenge) = HeaderValue::from_str(&auth::insufficient_scope(needed))
                 {
                     response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+                }
+                response
+            }
+            Self::Rejected(rejection) if matches!(rejection.kind, Kind::Denied(_)) => {
+                // What the client showed was for the server, and so is what the server says of it.
+                let mut response = text(rejection.status(), "The server behind this does not take the credentials\n");
+                if let Kind::Denied(denied) = rejection.kind {
+                    for challenge in denied.challenges {
+                        response.headers_mut().append(WWW_AUTHENTICATE, challenge);
+                    }
                 }
                 response
             }

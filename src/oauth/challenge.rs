@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(schemes("Bearer a="), ["bearer"]);
         assert_eq!(schemes("Bearer \u{e9}"), ["bearer"]);
         // A field is a list of its own: it does not go on with the one before.
-        assert_eq!(read_all(&["Bearer a=b", "c=d, Basic"]).len(), 2 + 1);
+        assert_eq!(read_all(&["Bearer a=b", "c=d, Basic"]).len(), 2);
         assert_eq!(read_all(&[&format!("Bearer a=\"{}\"", "x".repeat(LONGEST)), "Basic"]).len(), 0);
         assert_eq!(read_all(&[&"A,".repeat(1000)]).len(), MOST);
         assert!(read_all(&[&format!("A {}", "b=c,".repeat(1000))])[0].parameters.len() <= MOST);

@@ -141,16 +141,24 @@ pub async fn resource_metadata(
         ],
         None => resource_places(&called),
     };
-    first_of(places, async |place| {
-        let document: ResourceMetadata = get(fetcher, &place).await?;
-        let is_root = place == well_known(&called, RESOURCE, "");
-        match () {
-            () if !describes(&document.resource, &called, is_root) => Err(Error::OtherResource { place }),
-            () if document.authorization_servers.is_empty() => Err(Error::NoServers { place }),
-            () => Ok(document),
+    let mut tried = Tried::default();
+    for place in places {
+        match resource_at(fetcher, &called, place).await {
+            Err(error) => tried.pass_over(error)?,
+            found => return found,
         }
-    })
-    .await
+    }
+    Err(tried.end())
+}
+
+async fn resource_at(fetcher: &Fetcher, called: &Uri, place: Uri) -> Result<ResourceMetadata, Error> {
+    let document: ResourceMetadata = get(fetcher, &place).await?;
+    let is_root = place == well_known(called, RESOURCE, "");
+    match () {
+        () if !describes(&document.resource, called, is_root) => Err(Error::OtherResource { place }),
+        () if document.authorization_servers.is_empty() => Err(Error::NoServers { place }),
+        () => Ok(document),
+    }
 }
 
 /// The metadata of an authorization server, by RFC 8414 and by OpenID Connect Discovery, in the order that MCP prescribes.
@@ -159,14 +167,19 @@ pub async fn resource_metadata(
 /// Any [`Error`].
 pub async fn server_metadata(fetcher: &Fetcher, issuer: &str) -> Result<ServerMetadata, Error> {
     let url = issuer_url(issuer)?;
-    first_of(server_places(&url), async |place| {
-        let document: ServerDocument = get(fetcher, &place).await?;
-        if document.issuer != issuer {
-            return Err(Error::OtherIssuer { place });
+    let mut tried = Tried::default();
+    for place in server_places(&url) {
+        match server_at(fetcher, (issuer, &url), place).await {
+            Err(error) => tried.pass_over(error)?,
+            found => return found,
         }
-        document.checked(&url)
-    })
-    .await
+    }
+    Err(tried.end())
+}
+
+async fn server_at(fetcher: &Fetcher, (issuer, url): (&str, &Uri), place: Uri) -> Result<ServerMetadata, Error> {
+    let document: ServerDocument = get(fetcher, &place).await?;
+    if document.issuer == issuer { document.checked(url) } else { Err(Error::OtherIssuer { place }) }
 }
 
 /// An issuer's URL (RFC 8414, 2): no query, no fragment.
@@ -240,22 +253,26 @@ async fn get<T: DeserializeOwned>(fetcher: &Fetcher, place: &Uri) -> Result<T, E
     fetcher.get(place).await.map_err(|source| Error::Fetch { place: place.clone(), source })
 }
 
-/// What the first place has that has anything; else what says most about why there is nothing.
-async fn first_of<T>(places: Vec<Uri>, look: impl AsyncFn(Uri) -> Result<T, Error>) -> Result<T, Error> {
-    let mut told = None;
-    for place in places {
-        match look(place).await {
-            Err(error) if error.is_passed_over() => {
-                // A document that is there and wrong says more than one that is not there.
-                let says_more = !matches!(error, Error::Fetch { .. });
-                if told.is_none() || says_more {
-                    told = Some(error);
-                }
-            }
-            found => return found,
+/// What the places that had nothing said.
+#[derive(Default)]
+struct Tried(Option<Error>);
+
+impl Tried {
+    /// Goes on to the next place, unless the error is the end of it.
+    fn pass_over(&mut self, error: Error) -> Result<(), Error> {
+        if !error.is_passed_over() {
+            return Err(error);
         }
+        // A document that is there and wrong says more than one that is not there.
+        if self.0.is_none() || !matches!(error, Error::Fetch { .. }) {
+            self.0 = Some(error);
+        }
+        Ok(())
     }
-    Err(told.unwrap_or(Error::Url { what: "the server's URL", why: BadUrl::Malformed }))
+
+    fn end(self) -> Error {
+        self.0.unwrap_or(Error::Url { what: "the URL", why: BadUrl::Malformed })
+    }
 }
 
 impl Error {

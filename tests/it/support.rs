@@ -1,6 +1,7 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
+pub(crate) mod authorization;
 mod binary;
 mod client;
 mod enveloped;

@@ -42,7 +42,7 @@ fn stdio_with(script: &str, change: impl FnOnce(&mut Config)) -> Stdio {
 }
 
 async fn open(stdio: &Stdio) -> Result<Opened, Error> {
-    timeout(LIMIT, stdio.open(r#"{"protocolVersion":"2025-11-25"}"#, HeaderMap::new())).await.unwrap()
+    timeout(LIMIT, stdio.open(r#"{"protocolVersion":"2025-11-25"}"#, HeaderMap::new(), None)).await.unwrap()
 }
 
 async fn send(stdio: &Stdio, session: &SessionKey, id: u64, method: &str) -> Result<mpsc::Receiver<Bytes>, Error> {

@@ -166,7 +166,7 @@ async fn one_that_ends_before_it_says_anything_is_not_started_for_ever() {
 async fn a_command_that_is_not_there_says_nothing_of_its_era() {
     let stdio = Stdio::new(Config::new(vec!["/nonexistent/server".to_owned()]), Jobs::default());
     assert!(matches!(stdio.discover("{}").await, Err(Error::Connect(_))));
-    let key = SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN };
+    let key = SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN, subject: None };
     let message = Outgoing {
         kind: Kind::Request { id: Id::number(1), progress_token: None },
         body: jsonrpc::request(&Id::number(1), "echo", None),
