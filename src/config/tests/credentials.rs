@@ -15,11 +15,11 @@ fn a_server_is_shown_one_thing() {
     let both = format!("{OAUTH}}}\n    pass_authorization: true\n");
     one(
         &both,
-        "6:25: routes[0].upstream.pass_authorization: the server is shown either a token of `oauth` or the caller's, not both",
+        "7:25: routes[0].upstream.pass_authorization: the server is shown either a token of `oauth` or the caller's, not both",
     );
     one(
         "    headers: {AUTHORIZATION: x}\n    pass_authorization: true\n",
-        "5:31: routes[0].upstream.headers.AUTHORIZATION: fixed, and therefore never what `oauth` or `pass_authorization` \
+        "6:30: routes[0].upstream.headers.AUTHORIZATION: fixed, and therefore never what `oauth` or `pass_authorization` \
          would show",
     );
     let text = "routes: [{name: a, path: /mcp, upstream: {command: [x], pass_authorization: true}}]";
@@ -34,13 +34,13 @@ fn callers_tokens_go_on_only_where_they_are_nobody_elses() {
     assert_eq!(
         mistakes(&text),
         [
-            "6:25: routes[0].upstream.pass_authorization: only without `auth`: a token that is good here must not go to another \
+            "7:25: routes[0].upstream.pass_authorization: only without `auth`: a token that is good here must not go to another \
              server"
         ]
     );
     one(
         &format!("{OAUTH}, exchange: true}}\n"),
-        "5:97: routes[0].upstream.oauth.exchange: callers have no tokens that could be exchanged: needs `auth.jwt` or \
+        "6:95: routes[0].upstream.oauth.exchange: callers have no tokens that could be exchanged: needs `auth.jwt` or \
          `auth.introspection`",
     );
     assert_eq!(mistakes(&upstream_with(&format!("{OAUTH}, exchange: false}}\n"))), [""; 0]);
@@ -52,7 +52,7 @@ fn callers_tokens_go_on_only_where_they_are_nobody_elses() {
 fn passwords_cross_no_network_in_the_clear() {
     one(
         "    oauth: {token_url: http://as.example/token, client_id: gate, client_secret: hush}\n",
-        "5:24: routes[0].upstream.oauth.token_url: it is neither https nor, between programs of this machine, on a loopback \
+        "6:24: routes[0].upstream.oauth.token_url: it is neither https nor, between programs of this machine, on a loopback \
          address",
     );
     assert_eq!(
@@ -63,7 +63,7 @@ fn passwords_cross_no_network_in_the_clear() {
     );
     one(
         &format!("{OAUTH}, resource: reports}}\n"),
-        "5:97: routes[0].upstream.oauth.resource: not an absolute URI without a fragment",
+        "6:95: routes[0].upstream.oauth.resource: not an absolute URI without a fragment",
     );
     let missing = mistakes(&upstream_with("    oauth: {client_id: gate}\n"));
     assert_eq!(missing.len(), 2, "{missing:?}");

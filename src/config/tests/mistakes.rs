@@ -224,8 +224,6 @@ fn features_that_come_later_are_refused_by_name() {
             &format!("6:{column}: routes[0].upstream.{key}: {feature} is not supported yet"),
         );
     };
-    later("oauth: {token_url: a}", 12, "oauth", "OAuth towards upstreams");
-    later("pass_authorization: true", 25, "pass_authorization", "passing `Authorization` on");
     later("tls: {ca: ca.pem}", 10, "tls", "choosing certificates for upstreams");
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
@@ -597,6 +595,6 @@ fn no_mistake_shows_a_secret() {
         )
     );
     let report = read_with(&text, &[]).unwrap_err();
-    assert_eq!(report.problems().len(), 10, "{report}");
+    assert_eq!(report.problems().len(), 11, "{report}");
     assert!(!report.to_string().contains("hush"), "{report}");
 }

@@ -9,6 +9,7 @@ use futures_util::future::Shared;
 use http::HeaderValue;
 use tokio::time::Instant;
 
+use crate::oauth::secret::Secret;
 use crate::oauth::token::{self, Tokens};
 
 use super::{Failure, Source, renewed_after};
@@ -25,7 +26,7 @@ type Fetching = Shared<Pin<Box<dyn Future<Output = Result<HeaderValue, Failure>>
 #[derive(Debug)]
 pub(super) struct Cell {
     /// Whose token is exchanged; `None` for the gateway's own. Kept as long as the cell.
-    subject: Option<Box<str>>,
+    subject: Option<Secret>,
     /// How long a token without an end is used.
     longest: Option<Duration>,
     // Held for a few instructions and never across an await.
@@ -50,7 +51,7 @@ struct Token {
 
 impl Cell {
     pub(super) fn new(subject: Option<&str>, longest: Option<Duration>) -> Arc<Self> {
-        Arc::new(Self { subject: subject.map(Into::into), longest, state: Mutex::default() })
+        Arc::new(Self { subject: subject.map(Secret::from), longest, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,7 +103,7 @@ impl Cell {
         let (cell, asked) = (Arc::clone(self), Arc::clone(source));
         let job = source.jobs.spawn("token", async move {
             let stopping = asked.jobs.stopping().clone();
-            let given = stopping.run_until_cancelled(asked.token(cell.subject.as_deref())).await;
+            let given = stopping.run_until_cancelled(asked.token(cell.subject.as_ref().map(Secret::reveal))).await;
             cell.settle(given)
         });
         let fetching: Pin<Box<dyn Future<Output = _> + Send>> =

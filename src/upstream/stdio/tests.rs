@@ -262,7 +262,7 @@ async fn an_open_that_is_given_up_leaves_no_child() {
     let mut witness = witness;
     let mut up = [0; 3];
     tokio::select! {
-        _ = stdio.open("{}", HeaderMap::new()) => panic!("it never answers"),
+        _ = stdio.open("{}", HeaderMap::new(), None) => panic!("it never answers"),
         () = async {
             // Until the child opens the pipe for writing, reading says that there is no writer.
             while witness.reader.read(&mut up).await.unwrap() == 0 {
