@@ -1,6 +1,8 @@
 //! Puts the pieces together: from settings to a gateway that serves, and from a signal to one that has stopped. The only
 //! place that sees every module.
 
+mod certificates;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,16 +12,25 @@ use std::time::Duration;
 use anyhow::Context as _;
 use http::HeaderMap;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminState};
-use crate::auth::{self, Authenticator};
+use crate::auth::claims::Terms;
+use crate::auth::resource::{self, Resource};
+use crate::auth::{self, Authenticator, introspection};
 use crate::clock::Clock;
-use crate::config::{RouteSettings, Settings, TenantLimits as LimitSettings, UpstreamCredentials, UpstreamTarget};
-use crate::downstream::{http::Endpoints, origin, patience::Patience, server};
+use crate::config::{
+    self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
+    UpstreamCredentials, UpstreamTarget,
+};
+use crate::downstream::http::{Endpoint, Endpoints};
+use crate::downstream::well_known::Documents;
+use crate::downstream::{forwarded::Trusted, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
+use crate::gateway::rules::Rules;
 use crate::gateway::schemas::Schemas;
 use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
@@ -30,16 +41,21 @@ use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
-use crate::tenant::fair::FairQueue;
+use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
+use crate::tls;
 use crate::upstream::credentials::{Credentials, Exchanged, Own, Passed};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
+
+use certificates::Certificates;
 
 /// How long connections may take to finish once held calls are over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
 /// How long ending sessions upstream, and then jobs, may take.
 const LAST_GRACE: Duration = Duration::from_secs(10);
+/// How often certificates are looked at: soon enough for whoever changes one by hand.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(10);
 
 /// What no configuration changes.
 #[derive(Debug, Clone, Copy)]
@@ -50,12 +66,29 @@ pub struct Timing {
     pub patience: Patience,
     /// How many threads serve connections; with none, the caller's runtime does.
     pub threads: usize,
+    /// How many connections of clients may be open.
+    pub connections: usize,
+    /// How often certificates are looked at.
+    pub certificates: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { keep_alive: KEEP_ALIVE, patience: Patience::default(), threads: threads::count() }
+        Self {
+            keep_alive: KEEP_ALIVE,
+            patience: Patience::default(),
+            threads: threads::count(),
+            connections: connections(),
+            certificates: CERTIFICATES_EVERY,
+        }
     }
+}
+
+/// Half of the files that may be open: the other half is for servers, so that clients who only connect keep no call from
+/// its server.
+fn connections() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    files.map_or(usize::MAX, |files| usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))
 }
 
 /// A gateway that serves.
@@ -73,6 +106,7 @@ pub struct App {
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
     threads: Arc<Threads>,
+    look_at_certificates: Arc<Notify>,
 }
 
 impl App {
@@ -93,9 +127,18 @@ impl App {
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
+        let authenticator =
+            Authenticator::new(auth_of(settings), clock, &jobs).context("an issuer's keys can't be read")?;
         let metrics = Arc::new(metrics_of(settings));
-        let routes: Vec<Arc<Route>> =
-            settings.routes.iter().map(|route| Arc::new(route_of(route, settings, &metrics, &jobs))).collect();
+        let weights = Arc::new(weights_of(settings));
+        let mut certificates = Certificates::new(clock);
+        let tls = certificates.of_listener(settings)?;
+        let mut routes = Vec::new();
+        for route in &settings.routes {
+            let tls = certificates.of_route(route)?;
+            routes.push(Arc::new(route_of((route, tls), settings, &metrics, &weights, &jobs)));
+        }
+        let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
@@ -115,16 +158,20 @@ impl App {
         let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
-        let by_path = settings.routes.iter().map(|route| route.path.clone()).zip(routes.iter().cloned());
+        let endpoints_by_path = endpoints(settings, &routes, address);
+        let documents = endpoints_by_path.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
+        let documents = Documents::new(documents);
         let endpoints = Endpoints {
             gateway: Arc::clone(&gateway),
-            routes: by_path.collect::<HashMap<_, _>>(),
-            authenticator: Authenticator::new(auth_of(settings)),
+            routes: endpoints_by_path,
+            documents,
+            authenticator,
             origin: origin::Config {
                 origins: settings.listen.allowed_origins.clone(),
                 hosts: settings.listen.allowed_hosts.clone(),
                 is_loopback: address.ip().is_loopback(),
             },
+            proxies: Trusted(settings.listen.trusted_proxies.clone()),
             max_body: settings.listen.max_body.as_usize(),
             patience: timing.patience,
             metrics,
@@ -132,8 +179,9 @@ impl App {
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
+        let entrance = server::Entrance { listener, tls, connections: timing.connections };
         let serving =
-            server::serve(listener, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
+            server::serve(entrance, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
         let serving = jobs.spawn("listener", serving);
         announce(settings, address);
         Ok(Self {
@@ -147,7 +195,14 @@ impl App {
             stop_accepting,
             serving,
             threads,
+            look_at_certificates,
         })
+    }
+
+    /// Asks for a look at the certificates' files, whenever it is notified.
+    #[must_use]
+    pub fn look_at_certificates(&self) -> Arc<Notify> {
+        Arc::clone(&self.look_at_certificates)
     }
 
     /// Serves until `stop` resolves, then stops in order: not ready, nothing new; held calls finish, or are given up when
@@ -193,18 +248,40 @@ fn cut_off(gateway: &Arc<Gateway>, routes: &[Arc<Route>]) -> impl Fn() -> Vec<Ar
 
 /// One line for each route: where it is, what is behind it, how tasks are kept, who may call.
 fn announce(settings: &Settings, address: SocketAddr) {
-    let callers = if settings.auth.is_some() { "authenticated" } else { "not authenticated" };
+    let callers = config::describe_callers(settings.auth.as_ref());
     for route in &settings.routes {
-        let url = match settings.listen.public_url {
-            Some(_) => settings.listen.url(&route.path),
-            None => format!("http://{address}{}", route.path),
-        };
+        let url = url_of(settings, &route.path, address);
         let upstream = match &route.upstream.target {
             UpstreamTarget::Url { url, .. } => url.to_string(),
             UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
         };
         tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
     }
+}
+
+/// A route's URL as clients see it; `address` is where connections are taken.
+fn url_of(settings: &Settings, path: &str, address: SocketAddr) -> String {
+    match settings.listen.public_url {
+        Some(_) => settings.listen.url(path),
+        None => settings.listen.url_at(address, path),
+    }
+}
+
+/// The routes, each as a resource of its own.
+fn endpoints(settings: &Settings, routes: &[Arc<Route>], address: SocketAddr) -> HashMap<String, Endpoint> {
+    let auth = settings.auth.as_ref();
+    let endpoint = |(number, (of, route)): (u32, (&RouteSettings, &Arc<Route>))| {
+        let config = resource::Config {
+            url: url_of(settings, &of.path, address),
+            name: of.name.clone(),
+            authorization_servers: auth.map(AuthSettings::authorization_servers).unwrap_or_default(),
+            required_scopes: auth.map(|auth| auth.required_scopes.clone()).unwrap_or_default(),
+            other_scopes: Vec::new(),
+        };
+        let resource = Arc::new(Resource::new(number, &config));
+        (of.path.clone(), Endpoint { route: Arc::clone(route), resource })
+    };
+    (0..).zip(settings.routes.iter().zip(routes)).map(endpoint).collect()
 }
 
 fn metrics_of(settings: &Settings) -> Metrics {
@@ -219,16 +296,23 @@ fn metrics_of(settings: &Settings) -> Metrics {
     Metrics::new(&routes, &tenants)
 }
 
-fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs: &Jobs) -> Route {
+fn route_of(
+    (route, tls): (&RouteSettings, Option<tls::Client>),
+    settings: &Settings,
+    metrics: &Metrics,
+    weights: &Arc<Weights>,
+    jobs: &Jobs,
+) -> Route {
     let max_message = settings.listen.max_body.as_usize();
     let connect_timeout = route.upstream.connect_timeout;
     let upstream: Arc<dyn Upstream> = match &route.upstream.target {
-        UpstreamTarget::Url { url, headers } => {
+        UpstreamTarget::Url { url, headers, .. } => {
             let headers: HeaderMap = headers.iter().cloned().collect();
             let url = url.uri().clone();
             Arc::new(Http::new(crate::upstream::http::Config {
                 url,
                 headers,
+                tls,
                 credentials: credentials_of(&route.upstream.credentials, jobs),
                 connect_timeout,
                 max_message,
@@ -242,9 +326,10 @@ fn route_of(route: &RouteSettings, settings: &Settings, metrics: &Metrics, jobs:
     Route {
         name: route.name.as_str().into(),
         upstream,
-        places: FairQueue::new(route.upstream.max_in_flight, route.upstream.queue),
+        places: FairQueue::weighted(route.upstream.max_in_flight, route.upstream.queue, Arc::clone(weights)),
         eras: Eras::new(route.upstream.era),
         tools: route.tools.clone(),
+        rules: Rules::new(route.rules.clone()),
         schemas: Schemas::default(),
         native: route.native,
         sessions: route.upstream.sessions,
@@ -277,12 +362,41 @@ fn sealer_of(settings: &Settings) -> Sealer {
 }
 
 fn auth_of(settings: &Settings) -> Option<auth::Config> {
-    let key = |key: &crate::config::ApiKey| auth::ApiKey {
+    let key = |key: &config::ApiKey| auth::ApiKey {
         sha256: key.sha256,
         tenant: key.tenant.as_str().into(),
         subject: key.subject.as_str().into(),
     };
-    settings.auth.as_ref().map(|auth| auth::Config { api_keys: auth.api_keys.iter().map(key).collect() })
+    settings.auth.as_ref().map(|auth| auth::Config {
+        api_keys: auth.api_keys.iter().map(key).collect(),
+        issuers: auth.jwt.iter().map(issuer_of).collect(),
+        introspection: auth.introspection.as_ref().map(introspection_of),
+        required_scopes: auth.required_scopes.clone(),
+    })
+}
+
+fn issuer_of(jwt: &JwtSettings) -> auth::jwt::Issuer {
+    let JwtSettings { issuer, source, audiences, algorithms, tenant_claim, leeway } = jwt;
+    let terms = Terms { audiences: audiences.clone(), tenant_claim: tenant_claim.clone(), leeway: *leeway };
+    auth::jwt::Issuer { issuer: issuer.as_str().into(), source: source.clone(), algorithms: algorithms.clone(), terms }
+}
+
+fn introspection_of(of: &IntrospectionSettings) -> introspection::Config {
+    let basic = |(client, secret): &(String, Option<config::Secret>)| {
+        introspection::basic(client, secret.as_ref().map_or("", config::Secret::reveal))
+    };
+    let (audiences, tenant_claim) = (of.audiences.clone(), of.tenant_claim.clone());
+    introspection::Config {
+        url: of.url.uri().clone(),
+        authorization: of.client.as_ref().map(basic),
+        issuer: of.issuer.as_deref().map(Into::into),
+        terms: Terms { audiences, tenant_claim, leeway: Duration::ZERO },
+    }
+}
+
+fn weights_of(settings: &Settings) -> Weights {
+    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), of.weight));
+    Weights::new(settings.tenants.default.weight, named)
 }
 
 fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
@@ -291,7 +405,7 @@ fn rates_of(settings: &Settings) -> anyhow::Result<Rates> {
 }
 
 fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
-    let rate = |limit: Option<crate::config::RateLimit>| {
+    let rate = |limit: Option<config::RateLimit>| {
         limit
             .map(|limit| {
                 Rate::new(limit.rate.count(), limit.rate.period(), limit.burst).context("a rate is out of range")

@@ -3,69 +3,91 @@
 //! All refusals are alike towards the caller: nothing tells a missing key from one that used to be valid, except that a
 //! challenge names an error only where there was something to be wrong (RFC 6750, 3.1).
 
-use std::fmt;
-use std::hint::black_box;
+pub mod algorithm;
+pub mod claims;
+pub mod introspection;
+pub mod jwt;
+pub mod keys;
+pub mod resource;
+
+mod api_key;
+mod cache;
+mod members;
+
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use ring::digest::{SHA256, digest};
 
+use crate::clock::{Clock, Timestamp};
+use crate::jobs::Jobs;
+use crate::oauth::fetch::Fetcher;
 use crate::tenant::{Caller, Principal};
 
+use cache::{Cache, Key};
+use claims::Why;
+use introspection::Introspector;
+use jwt::Issuers;
+use resource::Resource;
+
+pub use api_key::{ApiKey, same_digest, sha256};
+
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The longest credential in bytes. Nobody's token comes near, and a head has no room for many more.
+const LONGEST: usize = 16 << 10;
+/// Tokens that are remembered.
+const REMEMBERED: usize = 10_000;
 
 /// Which credentials are taken.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// The keys. With none, every request is refused.
+    /// The keys.
     pub api_keys: Vec<ApiKey>,
+    /// The issuers whose signed tokens are taken.
+    pub issuers: Vec<jwt::Issuer>,
+    /// The server that knows of all other tokens.
+    pub introspection: Option<introspection::Config>,
+    /// The scopes that every token must have.
+    pub required_scopes: Vec<String>,
 }
 
-/// A key, known by its digest alone.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ApiKey {
-    /// SHA-256 of the key.
-    pub sha256: [u8; 32],
-    /// The tenant of whoever shows it.
-    pub tenant: Arc<str>,
-    /// The name of whoever shows it.
-    pub subject: Arc<str>,
-}
-
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiKey").field("tenant", &self.tenant).field("subject", &self.subject).finish_non_exhaustive()
-    }
-}
-
-/// A request without credentials that are good for anything: HTTP 401.
+/// A request whose credentials are not good for what it wants, or can't be told from such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It has none, or only a kind that is not taken.
+    /// It has none, or only a kind that is not taken: HTTP 401.
     #[error("the request has no credentials that are taken here")]
     Missing,
-    /// It has some, and they are malformed, contradictory or unknown.
+    /// It has some, and they are malformed, contradictory, unknown, expired or meant for others: HTTP 401.
     #[error("the request's credentials are not valid")]
     Invalid,
+    /// They lack scopes that every request needs: HTTP 403.
+    #[error("the request's credentials lack scopes")]
+    Scopes,
+    /// Nobody can tell at the moment: HTTP 503. A 401 would make the client throw away a token that may be good.
+    #[error("the server that knows the request's credentials can't be reached")]
+    Unavailable,
 }
 
-impl Refused {
-    /// The value of `WWW-Authenticate`. RFC 6750, 3: the scheme is followed by at least one parameter; 3.1: no error
-    /// where there were no credentials.
-    #[must_use]
-    pub const fn challenge(self) -> &'static str {
-        match self {
-            Self::Missing => r#"Bearer realm="taskgate""#,
-            Self::Invalid => r#"Bearer realm="taskgate", error="invalid_token""#,
-        }
-    }
+/// Why a token has no bearer.
+#[derive(Debug)]
+enum Failure {
+    Refused(Why),
+    Unavailable,
 }
 
-/// The value of `WWW-Authenticate` for a credential that is valid and not good for this (RFC 6750, 3.1): HTTP 403.
-#[must_use]
-pub fn insufficient_scope(needed: &str) -> String {
-    format!(r#"Bearer realm="taskgate", error="insufficient_scope", scope="{needed}""#)
+/// What is remembered of a token.
+#[derive(Debug, Clone)]
+struct Entry {
+    /// Its bearer; `None` for a token that is none.
+    caller: Option<Arc<Caller>>,
+    /// From then on it has to be checked again.
+    until: Timestamp,
+    /// By which issuer's keys it was checked, and in which generation of them.
+    checked: Option<(usize, u64)>,
 }
 
 /// Decides who calls.
@@ -73,70 +95,178 @@ pub fn insufficient_scope(needed: &str) -> String {
 pub struct Authenticator {
     anonymous: Arc<Caller>,
     /// `None`: callers are not authenticated.
-    keys: Option<Vec<([u8; 32], Arc<Caller>)>>,
+    checks: Option<Checks>,
+}
+
+#[derive(Debug)]
+struct Checks {
+    keys: Vec<([u8; 32], Arc<Caller>)>,
+    /// `None`: only keys are taken.
+    tokens: Option<Tokens>,
+    required: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    clock: Clock,
+    cache: Arc<Cache<Entry>>,
+    issuers: Issuers,
+    introspector: Option<Arc<Introspector>>,
+}
+
+/// What can be said of a request's credentials at once.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// Whose they are.
+    Caller(Arc<Caller>),
+    /// A token that has to be checked: [`Authenticator::verify`].
+    New(NewToken<'a>),
+}
+
+/// A token that is not known.
+pub struct NewToken<'a> {
+    text: &'a str,
+    digest: [u8; 32],
+}
+
+impl std::fmt::Debug for NewToken<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NewToken")
+    }
 }
 
 impl Authenticator {
-    /// One that takes the configured credentials, or without a configuration lets everybody in as nobody.
-    #[must_use]
-    pub fn new(config: Option<Config>) -> Self {
-        let caller = |principal| Arc::new(Caller::of(Arc::new(principal)));
-        let of_key = |key: ApiKey| (key.sha256, caller(Principal::of_api_key(key.tenant, key.subject)));
-        let keys = config.map(|config| config.api_keys.into_iter().map(of_key).collect());
-        Self { anonymous: caller(Principal::anonymous()), keys }
-    }
-
-    /// Whether callers have to show who they are.
-    #[must_use]
-    pub fn is_required(&self) -> bool {
-        self.keys.is_some()
-    }
-
-    /// The caller behind a request, who shows a key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`.
+    /// One that takes the configured credentials, or without a configuration lets everybody in as nobody. Keys in files are
+    /// read now; jobs fetch the others when they are needed.
     ///
     /// # Errors
-    /// [`Refused`] for anything but exactly one known key.
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Caller>, Refused> {
-        let Some(keys) = &self.keys else { return Ok(Arc::clone(&self.anonymous)) };
-        let shown = sha256(credential(headers)?);
-        find(keys, &shown).ok_or(Refused::Invalid)
+    /// [`keys::Unusable`] for a file without keys.
+    pub fn new(config: Option<Config>, clock: Clock, jobs: &Jobs) -> Result<Self, keys::Unusable> {
+        let anonymous = Arc::new(Caller::of(Arc::new(Principal::anonymous())));
+        let checks = config.map(|config| Checks::new(config, clock, jobs)).transpose()?;
+        Ok(Self { anonymous, checks })
+    }
+
+    /// Looks at a request's credentials: a key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`, or a token as
+    /// `Authorization: Bearer TOKEN`. What is known is found here, by one digest and one look-up.
+    ///
+    /// # Errors
+    /// [`Refused::Missing`], or [`Refused::Invalid`] for anything but exactly one credential that may be good.
+    pub fn see<'a>(&self, resource: &Resource, headers: &'a HeaderMap) -> Result<Seen<'a>, Refused> {
+        let Some(checks) = &self.checks else { return Ok(Seen::Caller(Arc::clone(&self.anonymous))) };
+        let shown = credential(headers)?;
+        if shown.text.len() > LONGEST {
+            return Err(Refused::Invalid);
+        }
+        let digest = sha256(shown.text);
+        if let Some(caller) = api_key::find(&checks.keys, &digest) {
+            return Ok(Seen::Caller(caller));
+        }
+        let (Some(tokens), true) = (&checks.tokens, shown.is_bearer) else { return Err(Refused::Invalid) };
+        match tokens.recall(&Key { digest, resource: resource.number() }) {
+            Some(Some(caller)) => Ok(Seen::Caller(caller)),
+            Some(None) => Err(Refused::Invalid),
+            None => {
+                let text = str::from_utf8(shown.text).map_err(|_| Refused::Invalid)?;
+                Ok(Seen::New(NewToken { text, digest }))
+            }
+        }
+    }
+
+    /// Finds out whose a token is. It is remembered from then on.
+    ///
+    /// # Errors
+    /// [`Refused::Invalid`] for a token that is not valid for this resource now, [`Refused::Unavailable`] when that can't be
+    /// told.
+    pub async fn verify(&self, resource: &Arc<Resource>, token: NewToken<'_>) -> Result<Arc<Caller>, Refused> {
+        let tokens = self.checks.as_ref().and_then(|checks| checks.tokens.as_ref()).ok_or(Refused::Invalid)?;
+        let key = Key { digest: token.digest, resource: resource.number() };
+        let verified = match &tokens.introspector {
+            _ if !tokens.issuers.is_empty() && jwt::is_shaped(token.text) => {
+                tokens.issuers.verify(token.text, key, resource).await
+            }
+            Some(introspector) => introspector.ask(token.text, key, resource).await,
+            None => Err(Failure::Refused("it is no JWT")),
+        };
+        verified.map_err(|failure| match failure {
+            Failure::Refused(why) => {
+                tracing::debug!(why, resource = resource.url(), "a token is refused");
+                Refused::Invalid
+            }
+            Failure::Unavailable => Refused::Unavailable,
+        })
+    }
+
+    /// Checks that a caller has the scopes that every token must have.
+    ///
+    /// # Errors
+    /// [`Refused::Scopes`]
+    pub fn permit(&self, caller: &Caller) -> Result<(), Refused> {
+        let required = self.checks.iter().flat_map(|checks| &checks.required);
+        let has_all = required.into_iter().all(|scope| caller.scopes.contain(scope));
+        if has_all { Ok(()) } else { Err(Refused::Scopes) }
     }
 }
 
-/// The SHA-256 of a secret.
-#[must_use]
-pub fn sha256(secret: &[u8]) -> [u8; 32] {
-    *digest(&SHA256, secret).as_ref().first_chunk().expect("SHA-256 has 32 bytes")
-}
-
-/// Compares digests in a time that does not depend on where they differ.
-#[must_use]
-pub fn same_digest(left: &[u8; 32], right: &[u8; 32]) -> bool {
-    let difference = left.iter().zip(right).fold(0, |difference, (left, right)| difference | (left ^ right));
-    black_box(difference) == 0
-}
-
-/// Looks at every key whether or not one was found, so that time does not tell which one it was.
-fn find(keys: &[([u8; 32], Arc<Caller>)], shown: &[u8; 32]) -> Option<Arc<Caller>> {
-    let mut found = usize::MAX;
-    for (index, (known, _)) in keys.iter().enumerate() {
-        let mask = usize::from(same_digest(known, shown)).wrapping_neg();
-        found = (found & !mask) | (index & mask);
+impl Checks {
+    fn new(config: Config, clock: Clock, jobs: &Jobs) -> Result<Self, keys::Unusable> {
+        let of_key = |key: ApiKey| {
+            let principal = Principal::of_api_key(key.tenant, key.subject);
+            (key.sha256, Arc::new(Caller::of(Arc::new(principal))))
+        };
+        let has_tokens = !config.issuers.is_empty() || config.introspection.is_some();
+        let keys = config.api_keys.into_iter().map(of_key).collect();
+        let tokens = has_tokens.then(|| Tokens::new(config.issuers, config.introspection, clock, jobs)).transpose()?;
+        Ok(Self { keys, tokens, required: config.required_scopes })
     }
-    keys.get(found).map(|(_, caller)| Arc::clone(caller))
+}
+
+impl Tokens {
+    fn new(
+        issuers: Vec<jwt::Issuer>,
+        introspection: Option<introspection::Config>,
+        clock: Clock,
+        jobs: &Jobs,
+    ) -> Result<Self, keys::Unusable> {
+        let (fetcher, cache) = (Fetcher::new(), Arc::new(Cache::new(REMEMBERED)));
+        let others = issuers.iter().map(|issuer| Arc::clone(&issuer.issuer)).collect();
+        let issuers = Issuers::new(issuers, &fetcher, Arc::clone(&cache), clock)?;
+        for keys in issuers.keys() {
+            jobs.spawn("keys of an issuer", Arc::clone(keys).run(jobs.stopping().clone()));
+        }
+        let parts = introspection::Parts { others, fetcher, cache: Arc::clone(&cache), clock, jobs: jobs.clone() };
+        let introspector = introspection.map(|config| Introspector::new(config, parts));
+        Ok(Self { clock, cache, issuers, introspector })
+    }
+
+    /// What is known of a token: its bearer, or that it is none.
+    fn recall(&self, key: &Key) -> Option<Option<Arc<Caller>>> {
+        let entry = self.cache.get(key)?;
+        let is_good = entry.until > self.clock.now()
+            && entry.checked.is_none_or(|(issuer, generation)| self.issuers.is_current(issuer, generation));
+        is_good.then_some(entry.caller)
+    }
+}
+
+/// What a request shows.
+struct Credential<'a> {
+    text: &'a [u8],
+    /// As a bearer token; keys alone may come in another way.
+    is_bearer: bool,
 }
 
 /// The one credential that a request shows. Saying the same twice is no contradiction.
-fn credential(headers: &HeaderMap) -> Result<&[u8], Refused> {
-    let bearers = headers.get_all(AUTHORIZATION).iter().filter_map(bearer);
-    let keys = headers.get_all(X_API_KEY).iter().map(|value| value.as_bytes().trim_ascii());
-    let mut shown = None;
-    for credential in bearers.chain(keys) {
-        let well_formed = !credential.is_empty() && credential.iter().all(u8::is_ascii_graphic);
-        if !well_formed || shown.is_some_and(|shown| shown != credential) {
+fn credential(headers: &HeaderMap) -> Result<Credential<'_>, Refused> {
+    let bearers = headers.get_all(AUTHORIZATION).iter().filter_map(bearer).map(|text| (text, true));
+    let keys = headers.get_all(X_API_KEY).iter().map(|value| (value.as_bytes().trim_ascii(), false));
+    let mut shown: Option<Credential<'_>> = None;
+    for (text, is_bearer) in bearers.chain(keys) {
+        let well_formed = !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
+        if !well_formed || shown.as_ref().is_some_and(|shown| shown.text != text) {
             return Err(Refused::Invalid);
         }
-        shown = Some(credential);
+        let is_bearer = is_bearer || shown.is_some_and(|shown| shown.is_bearer);
+        shown = Some(Credential { text, is_bearer });
     }
     shown.ok_or(Refused::Missing)
 }
@@ -147,120 +277,4 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let (scheme, rest) = value.split_at_checked(6)?;
     let ends = rest.first().is_none_or(|byte| *byte == b' ');
     (ends && scheme.eq_ignore_ascii_case(b"bearer")).then(|| rest.trim_ascii_start())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(secret: &str, tenant: &str, subject: &str) -> ApiKey {
-        ApiKey { sha256: sha256(secret.as_bytes()), tenant: Arc::from(tenant), subject: Arc::from(subject) }
-    }
-
-    fn authenticator() -> Authenticator {
-        let api_keys = vec![key("one", "acme", "ci"), key("two", "acme", "ops"), key("three", "other", "ci")];
-        Authenticator::new(Some(Config { api_keys }))
-    }
-
-    fn authenticate(headers: &[(&str, &str)]) -> Result<String, Refused> {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
-        }
-        let principal = Arc::clone(&authenticator().authenticate(&map)?.principal);
-        assert!(principal.authenticated);
-        Ok(format!("{}/{}", principal.tenant, principal.subject))
-    }
-
-    #[test]
-    fn sha_256_is_the_one_that_people_compute() {
-        let hex: String = sha256(b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    }
-
-    #[test]
-    fn a_known_key_is_taken_in_either_header() {
-        for (headers, who) in [
-            (vec![("authorization", "Bearer one")], "acme/ci"),
-            (vec![("authorization", "bearer two")], "acme/ops"),
-            (vec![("authorization", "BEARER   three  ")], "other/ci"),
-            (vec![("x-api-key", "one")], "acme/ci"),
-            (vec![("x-api-key", " three ")], "other/ci"),
-            (vec![("authorization", "Bearer one"), ("x-api-key", "one")], "acme/ci"),
-            (vec![("authorization", "Basic b25lOg=="), ("x-api-key", "one")], "acme/ci"),
-        ] {
-            assert_eq!(authenticate(&headers).as_deref(), Ok(who), "{headers:?}");
-        }
-    }
-
-    #[test]
-    fn everything_else_is_refused() {
-        for headers in [vec![], vec![("authorization", "Basic b25lOg==")], vec![("authorization", "one")]] {
-            assert_eq!(authenticate(&headers), Err(Refused::Missing), "{headers:?}");
-        }
-        for headers in [
-            vec![("authorization", "Bearer")],
-            vec![("authorization", "Bearer ")],
-            vec![("authorization", "Bearer four")],
-            vec![("authorization", "Bearer one two")],
-            vec![("authorization", "Bearer One")],
-            vec![("x-api-key", "")],
-            vec![("x-api-key", "Bearer one")],
-            vec![("x-api-key", "one\ttwo")],
-            vec![("authorization", "Bearer one"), ("x-api-key", "two")],
-            vec![("authorization", "Bearer one"), ("authorization", "Bearer two")],
-            vec![("x-api-key", "one"), ("x-api-key", "four")],
-            vec![("authorization", "Bearer one"), ("x-api-key", "")],
-        ] {
-            assert_eq!(authenticate(&headers), Err(Refused::Invalid), "{headers:?}");
-        }
-        for tokens in ["Bearerone", "Bearer\tone"] {
-            assert!(authenticate(&[("authorization", tokens)]).is_err(), "{tokens}");
-        }
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_refused() {
-        let mut headers = HeaderMap::new();
-        headers.append(AUTHORIZATION, HeaderValue::from_bytes(b"Bearer \xff\xfe").unwrap());
-        assert_eq!(authenticator().authenticate(&headers).unwrap_err(), Refused::Invalid);
-    }
-
-    #[test]
-    fn without_a_configuration_everybody_is_nobody() {
-        let authenticator = Authenticator::new(None);
-        assert!(!authenticator.is_required());
-        let mut headers = HeaderMap::new();
-        headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer one"));
-        for headers in [headers, HeaderMap::new()] {
-            assert_eq!(*authenticator.authenticate(&headers).unwrap().principal, Principal::anonymous());
-        }
-    }
-
-    #[test]
-    fn a_configuration_without_keys_lets_nobody_in() {
-        let authenticator = Authenticator::new(Some(Config::default()));
-        assert!(authenticator.is_required());
-        let mut headers = HeaderMap::new();
-        assert_eq!(authenticator.authenticate(&headers).unwrap_err(), Refused::Missing);
-        headers.append(X_API_KEY, HeaderValue::from_static("one"));
-        assert_eq!(authenticator.authenticate(&headers).unwrap_err(), Refused::Invalid);
-    }
-
-    #[test]
-    fn digests_differ_wherever_they_differ() {
-        let digest = sha256(b"x");
-        assert!(same_digest(&digest, &digest));
-        for bit in 0..256 {
-            let mut other = digest;
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!same_digest(&digest, &other), "{bit}");
-        }
-    }
-
-    #[test]
-    fn neither_keys_nor_digests_are_shown() {
-        let shown = format!("{:?} {:?}", authenticator().keys.is_some(), key("one", "acme", "ci"));
-        assert_eq!(shown, r#"true ApiKey { tenant: "acme", subject: "ci", .. }"#);
-    }
 }

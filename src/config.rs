@@ -33,12 +33,13 @@ use shape::Checker;
 use tree::Place;
 
 pub use self::{
-    describe::describe,
+    describe::{describe, describe_callers},
     problem::{Errors, Position, Problem},
     secret::{SealKey, Secret},
     settings::{
-        AdminSettings, ApiKey, AuthSettings, HttpUrl, ListenSettings, RouteSettings, SecretsSettings, SessionSettings,
-        Settings, TenantLimits, TenantSettings, UpstreamCredentials, UpstreamSettings, UpstreamTarget,
+        AdminSettings, ApiKey, AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings,
+        RouteSettings, SecretsSettings, SessionSettings, Settings, TenantLimits, TenantSettings, UpstreamCredentials,
+        UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::{ByteSize, Rate, RateLimit},
 };

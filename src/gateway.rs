@@ -7,8 +7,10 @@ pub mod call;
 pub mod deliver;
 pub mod policy;
 pub mod rejection;
+pub mod rules;
 pub mod session;
 
+mod access;
 mod batch;
 mod bridge;
 pub mod eras;
@@ -34,6 +36,7 @@ mod tools;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,6 +44,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -55,9 +59,10 @@ use crate::seal::Sealer;
 use crate::task::{
     ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Status, Store, Task, TaskId, Transition,
 };
-use crate::tenant::Principal;
 use crate::tenant::fair::FairQueue;
-use crate::tenant::quota::{Rates, RetryAfter};
+use crate::tenant::quota::{Lookups, Rates, RetryAfter};
+use crate::tenant::refusals::{Refusals, RefusedAccess};
+use crate::tenant::{Caller, Principal};
 use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
@@ -86,8 +91,10 @@ pub struct Route {
     pub places: FairQueue,
     /// Which eras it speaks.
     pub eras: eras::Eras,
-    /// The rules for its tools.
+    /// Which tools there are, and how their tasks live.
     pub tools: ToolPolicy,
+    /// Who may call which.
+    pub rules: rules::Rules,
     /// What is known of its tools.
     pub schemas: schemas::Schemas,
     /// The server makes its tasks itself, and the gateway makes none (`tasks.mode: native`).
@@ -127,9 +134,9 @@ impl Route {
     /// Waits until a call may be on its session. Free where no tool is exclusive.
     async fn gate(&self, session: &Session, exclusive: bool) -> Gate {
         if exclusive {
-            (None, Some(Arc::clone(&session.exclusive).write_owned().await))
+            (None, Some(session.exclusive().write_owned().await))
         } else if self.tools.has_exclusive() {
-            (Some(Arc::clone(&session.exclusive).read_owned().await), None)
+            (Some(session.exclusive().read_owned().await), None)
         } else {
             (None, None)
         }
@@ -185,6 +192,8 @@ pub struct Gateway {
     subscriptions: Subscriptions,
     sealer: Arc<Sealer>,
     rates: Rates,
+    lookups: Lookups,
+    refusals: Refusals,
     limits: TenantLimits,
     keep_alive: Duration,
     clock: Clock,
@@ -226,6 +235,8 @@ impl Gateway {
             subscriptions: Subscriptions::default(),
             sealer,
             rates: parts.rates,
+            lookups: Lookups::default(),
+            refusals: Refusals::new(parts.jobs.clone()),
             limits: parts.limits,
             keep_alive: parts.keep_alive,
             clock: parts.clock,
@@ -298,7 +309,11 @@ impl Gateway {
                     None => Params::default(),
                 };
                 let request = Request { id, id_text: id_text.unwrap_or_default(), name, method, params, body };
-                self.request(call, &request).await.map_err(|kind| kind.answering(&request.id))
+                let answered = self.request(call, &request).await;
+                answered.map_err(|kind| match kind {
+                    Kind::NoTask(_) => self.missed(&call.caller.principal, kind).answering(&request.id),
+                    kind => kind.answering(&request.id),
+                })
             }
             Message::Notification { method, params } => {
                 let method = Method::parse(&method);
@@ -370,7 +385,34 @@ impl Gateway {
         let Some(token) = &call.session else {
             return Err(Kind::Unusable("The MCP-Session-Id header is missing; initialize a session first"));
         };
-        self.sessions.find(token, &call.route, &call.caller.principal).ok_or(Kind::NoSession)
+        self.sessions
+            .find(token, &call.route, &call.caller.principal)
+            .ok_or_else(|| self.missed(&call.caller.principal, Kind::NoSession))
+    }
+
+    /// The refusal of a request that named something which is not there for its caller: unknown, expired and somebody else's
+    /// are one answer, over the bound too.
+    fn missed(&self, principal: &Principal, kind: Kind) -> Kind {
+        self.lookups.missed(principal, 1).map_err(over("lookups")).err().unwrap_or(kind)
+    }
+
+    /// Where refused accesses are put on record.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Puts on record that a caller named a task which is not there for it, in a request that is not refused for that.
+    fn note_absent(&self, call: &Call, task: Option<TaskId>) {
+        let task = task.map_or_else(String::new, |task| task.to_string());
+        self.refusals.note(&RefusedAccess {
+            peer: None,
+            principal: Some(&call.caller.principal),
+            route: &call.route.name,
+            tool: "",
+            task: &task,
+            reason: RejectReason::Task.as_str(),
+        });
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.
@@ -448,6 +490,11 @@ impl Gateway {
         id.parse().is_ok_and(|id: u64| minted.contains(&id))
     }
 
+    /// When streams of a caller end, so that another credential is shown: a held call goes on.
+    fn expiry(&self, caller: &Caller) -> Option<Instant> {
+        caller.expires.map(|expires| self.clock.instant(expires))
+    }
+
     /// Ends a task, and tells clients that questions which they have seen are void.
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
@@ -471,6 +518,14 @@ struct Request<'a> {
     method: Method,
     params: Params<'a>,
     body: &'a Bytes,
+}
+
+/// Sleeps until then; without a moment for ever.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
 }
 
 /// Whose tasks a caller sees on a route.

@@ -5,6 +5,7 @@
 
 mod error;
 mod object;
+mod scan;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,11 +13,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 pub use error::{Defect, ErrorObject, code};
 pub use object::{Object, raw_string, string_value};
+pub use scan::{Raw, members, present};
 
 /// The longest request id that is accepted, in bytes of its JSON text.
 pub const MAX_ID_BYTES: usize = 1024;
@@ -58,7 +60,7 @@ impl Id {
     /// An integer id of the gateway's own.
     #[must_use]
     pub fn number(value: u64) -> Self {
-        Self::new(&value.to_string())
+        Self { text: value.to_string().into(), plain: None }
     }
 
     /// A string id of the gateway's own.
@@ -116,14 +118,14 @@ pub enum Message<'a> {
         /// The method's name.
         method: Cow<'a, str>,
         /// The parameters, if any.
-        params: Option<&'a RawValue>,
+        params: Option<Raw<'a>>,
     },
     /// Expects no answer.
     Notification {
         /// The method's name.
         method: Cow<'a, str>,
         /// The parameters, if any.
-        params: Option<&'a RawValue>,
+        params: Option<Raw<'a>>,
     },
     /// Answers a request of the receiver.
     Response {
@@ -138,9 +140,9 @@ pub enum Message<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
     /// The `result` member.
-    Result(&'a RawValue),
+    Result(Raw<'a>),
     /// The `error` member.
-    Error(&'a RawValue),
+    Error(Raw<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -169,8 +171,8 @@ impl<'a> Message<'a> {
                 });
             }
         }
-        let envelope = serde_json::from_slice::<Envelope<'a>>(bytes).map_err(|error| Defect::from_serde(&error))?;
-        let id = envelope.id.map(RawValue::get);
+        let envelope = Envelope::read(bytes)?;
+        let id = envelope.id.map(Raw::get);
         Ok((envelope.classify()?, id))
     }
 
@@ -216,30 +218,49 @@ pub fn split_batch(bytes: &[u8]) -> Result<Vec<&RawValue>, Defect> {
 }
 
 /// The members that make an envelope. serde's derive refuses a repeated one; all others are skipped unread.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
-    jsonrpc: Option<&'a RawValue>,
+    jsonrpc: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
+    id: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    method: Option<&'a RawValue>,
+    method: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
+    params: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
+    result: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-/// Keeps a member that is `null` apart from one that is absent.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
+    error: Option<Raw<'a>>,
 }
 
 impl<'a> Envelope<'a> {
+    fn read(bytes: &'a [u8]) -> Result<Self, Defect> {
+        if let Some(read) = std::str::from_utf8(bytes).ok().and_then(Self::scan) {
+            return Ok(read);
+        }
+        serde_json::from_slice(bytes).map_err(|error| Defect::from_serde(&error))
+    }
+
+    fn scan(text: &'a str) -> Option<Self> {
+        let mut read = Self::default();
+        let is_whole = members(text, |name, value| {
+            let member = match name {
+                "jsonrpc" => &mut read.jsonrpc,
+                "id" => &mut read.id,
+                "method" => &mut read.method,
+                "params" => &mut read.params,
+                "result" => &mut read.result,
+                "error" => &mut read.error,
+                _ => return true,
+            };
+            member.replace(value).is_none()
+        });
+        is_whole.then_some(read)
+    }
+
     fn classify(self) -> Result<Message<'a>, Defect> {
-        if self.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
+        if self.jsonrpc.map(Raw::get) != Some("\"2.0\"") {
             return Err(Defect::Invalid("`jsonrpc` must be \"2.0\""));
         }
         if let Some(method) = self.method {
@@ -258,7 +279,7 @@ impl<'a> Envelope<'a> {
             (None, Some(error)) => Outcome::Error(error),
             _ => return Err(Defect::Invalid("a message has a `method`, or either `result` or `error`")),
         };
-        let id = match self.id.map(RawValue::get) {
+        let id = match self.id.map(Raw::get) {
             None | Some("null") => None,
             Some(text) => Some(Id::from_json(text)?),
         };

@@ -19,6 +19,7 @@
 //! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
 //! | [`metrics`] | everything that is counted |
 //! | [`oauth`] | OAuth as a client speaks it: documents, tokens |
+//! | [`tls`] | certificates and keys from files, new ones while the process runs |
 //! | [`tenant`] | who calls, how often they may, whose turn it is at an upstream |
 //! | [`auth`] | from a request's credentials to its caller |
 //! | [`task`] | the record, its state machine, the store, the ledger; how dialects show it |
@@ -52,5 +53,6 @@ pub mod sse;
 pub mod task;
 pub mod tenant;
 pub mod threads;
+pub mod tls;
 pub mod upstream;
 pub mod waits;

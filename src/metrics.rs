@@ -21,7 +21,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub use route::{Asked, Queued, RequestTimer, RouteMetrics};
 
-use label::{EndReason, RejectReason, StoreOp, TaskStatus};
+use label::{EndReason, RejectReason, Reload, StoreOp, TaskStatus};
 use route::Families;
 
 /// The media type of [`Metrics::encode`].
@@ -84,6 +84,8 @@ pub struct Metrics {
     ended: Series<Counter>,
     store_seconds: Series<Histogram>,
     store_bytes: Gauge,
+    certificate_expires: Family<Labels, Gauge>,
+    certificate_reloads: Series<Counter>,
     connections: Gauge,
     jobs: Gauge,
 }
@@ -97,6 +99,10 @@ impl Metrics {
         let rejected = register(&mut registry, "rejected", "Requests that were turned away", Family::default());
         let ended = register(&mut registry, "tasks_ended", "Tasks that ended", Family::default());
         let store = register(&mut registry, "store_seconds", "Time that the store took", histograms(store_seconds));
+        let help = "When certificates expire, in seconds since 1970";
+        let expires = register(&mut registry, "certificate_expires_seconds", help, Family::default());
+        let help = "Looks at changed certificate files";
+        let reloads = register(&mut registry, "certificate_reloads", help, Family::default());
         let refusals = || Series::new(&rejected, RejectReason::ALL.len());
         Self {
             routes: routes.iter().map(|name| (Arc::clone(name), families.route(name))).collect(),
@@ -106,6 +112,8 @@ impl Metrics {
             ended: Series::new(&ended, TaskStatus::ALL.len() * EndReason::ALL.len()),
             store_seconds: Series::new(&store, StoreOp::ALL.len()),
             store_bytes: register(&mut registry, "store_bytes", "Bytes of kept results", Gauge::default()),
+            certificate_expires: expires,
+            certificate_reloads: Series::new(&reloads, Reload::ALL.len()),
             connections: register(&mut registry, "connections", "Open connections of clients", Gauge::default()),
             jobs: register(&mut registry, "jobs", "Jobs that run", Gauge::default()),
             registry,
@@ -144,6 +152,18 @@ impl Metrics {
     /// Sets the bytes of kept results.
     pub fn set_store_bytes(&self, bytes: u64) {
         self.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Sets when a certificate expires, in seconds since 1970. The route towards whose server it is shown is one of the
+    /// configuration's; "" for the listener's.
+    pub fn set_certificate_expiry(&self, route: &str, seconds: u64) {
+        let gauge = self.certificate_expires.get_or_create_owned(&Labels::new([("route", route)]));
+        gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
+    /// Counts certificate files that changed.
+    pub fn certificate_reload(&self, outcome: Reload) {
+        increment(self.certificate_reloads.at(outcome as usize, || Labels::new([("outcome", outcome.as_str())])));
     }
 
     /// Sets the number of jobs that run.

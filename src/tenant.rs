@@ -1,11 +1,12 @@
 //! Who calls, and what each group of callers may take.
 //!
 //! A [`Caller`] is decided once for each request by `auth`; to whom things belong is its [`Principal`]. [`quota`] bounds
-//! how often a tenant may ask, [`fair`] shares an upstream's places between tenants. How many tasks a tenant may have is
-//! the store's business, where the counters change together with the tasks.
+//! how often a tenant may ask, [`fair`] shares an upstream's places between tenants, [`refusals`] puts on record who was
+//! refused. How many tasks a tenant may have is the store's business, where the counters change together with the tasks.
 
 pub mod fair;
 pub mod quota;
+pub mod refusals;
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,6 +56,12 @@ impl Principal {
         let name: String = sha256.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let subject = format!("token:{name}").into();
         Self::of(Arc::from(DEFAULT_TENANT), [Arc::from(""), subject, Arc::from("")], false)
+    }
+
+    /// A caller for whom an issuer vouches; `client` is empty where there is none.
+    #[must_use]
+    pub fn of_token(tenant: Arc<str>, issuer: Arc<str>, subject: Arc<str>, client: Arc<str>) -> Self {
+        Self::of(tenant, [issuer, subject, client], true)
     }
 
     fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], authenticated: bool) -> Self {

@@ -45,6 +45,8 @@ const DIRECT: &str = "direct";
 pub(crate) const FLOOR: &str = "floor";
 const NGINX: &str = "nginx";
 const TASKGATE: &str = "taskgate";
+const TASKGATE_RULED: &str = "taskgate, rules";
+const TASKGATE_ALONE: &str = "taskgate, alone";
 const TASKGATE_SMALL: &str = "taskgate, small calls";
 
 const KB: Over = Over::Unit(1e3);
@@ -57,6 +59,8 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
     cases.push(modern_on_legacy());
+    cases.push(rules());
+    cases.push(noisy());
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
@@ -213,6 +217,49 @@ fn modern_on_legacy() -> Case {
             figure: (TASKGATE, Figure::Requests),
             over: Over::Unit(1.0),
             at_most: 1.0,
+        }],
+    }
+}
+
+/// Both have callers with keys: what is compared is the rules alone.
+fn rules() -> Case {
+    let action = closed(Tool::Small, 16);
+    Case {
+        name: "rules",
+        title: "small tools/call under three rules, one of which reads the arguments, 16 connections",
+        unit: "call",
+        setup: Setup { keyed: true, ..Setup::default() },
+        runs: vec![
+            Run { label: FLOOR, target: Target::Floor, action },
+            Run { label: TASKGATE, target: Target::Taskgate, action },
+            Run { label: TASKGATE_RULED, target: Target::Ruled, action },
+        ],
+        judged: vec![Judged {
+            what: "CPU per call, of that without rules",
+            figure: (TASKGATE_RULED, Figure::Cpu),
+            over: Over::Run(TASKGATE, Figure::Cpu),
+            at_most: 1.1,
+        }],
+    }
+}
+
+/// Both runs are taskgate's: what is judged is what one tenant does to another.
+fn noisy() -> Case {
+    let quiet = |noise| Action::Quiet { tool: Tool::Small, connections: 4, per_second: 200, noise };
+    Case {
+        name: "noisy",
+        title: "200 small tools/call a second of one tenant, alone and beside one at ten times its rates",
+        unit: "call",
+        setup: Setup { keyed: true, shared: true, ..Setup::default() },
+        runs: vec![
+            Run { label: TASKGATE_ALONE, target: Target::Taskgate, action: quiet(false) },
+            Run { label: TASKGATE, target: Target::Taskgate, action: quiet(true) },
+        ],
+        judged: vec![Judged {
+            what: "p99 beside a noisy tenant, of that without",
+            figure: (TASKGATE, Figure::P99),
+            over: Over::Run(TASKGATE_ALONE, Figure::P99),
+            at_most: 2.0,
         }],
     }
 }

@@ -44,7 +44,7 @@ impl Client {
     /// Connects to call one tool again and again in the modern era, where a header names it and no session is begun.
     pub(crate) async fn stateless(address: SocketAddr, tool: Tool, key: Option<&str>) -> Result<Self> {
         let mut client = Self::connect(address, None).await?;
-        let key = key.map(|key| format!("X-API-Key: {key}\r\n")).unwrap_or_default();
+        let key = key.map(key_field).unwrap_or_default();
         let name = tool.name();
         client.compose_head(&format!(
             "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {name}\r\n{key}"
@@ -53,13 +53,15 @@ impl Client {
     }
 
     /// Connects and initializes a session of its own.
-    pub(crate) async fn initialize(address: SocketAddr) -> Result<Self> {
+    pub(crate) async fn initialize(address: SocketAddr, key: Option<&str>) -> Result<Self> {
         let mut client = Self::connect(address, None).await?;
+        let key = key.map(key_field).unwrap_or_default();
+        client.compose_head(&key);
         let params =
             r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
         client.call("initialize", params).await.context("initialize")?;
         client.session = client.wire.session.take();
-        client.compose_head(&client.session_fields());
+        client.compose_head(&(client.session_fields() + &key));
         client.request.clear();
         client.compose(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let status = client.wire.exchange(client.request.as_bytes()).await?;
@@ -86,6 +88,14 @@ impl Client {
             bail!("{method} was answered with {status}: {body}");
         }
         Ok(answer)
+    }
+
+    /// Sends a request and reads its answer to the end; says whether it was a result.
+    pub(crate) async fn attempt(&mut self, method: &str, params: &str) -> Result<bool> {
+        self.send_later(method, params);
+        let status = self.wire.exchange(self.request.as_bytes()).await?;
+        ensure!(matches!(status, 200 | 429), "{method} was answered with {status}");
+        Ok(Answer { body: &self.wire.body }.has(b"\"result\":"))
     }
 
     /// Calls a tool plainly and checks the answer.
@@ -149,6 +159,10 @@ impl Client {
             self.address
         );
     }
+}
+
+fn key_field(key: &str) -> String {
+    format!("X-API-Key: {key}\r\n")
 }
 
 /// The body of an answer.

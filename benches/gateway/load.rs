@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::Client;
+use crate::noise::Noise;
 use crate::plan::{Action, Era, Figure, Plan, Sample, Tool};
 use crate::tasks;
 use crate::upstream;
@@ -24,6 +25,14 @@ pub(crate) async fn run(plan: &str) -> Result<()> {
     let sample = match plan.action {
         Action::Closed { tool, connections } => closed(&plan, tool, connections).await?,
         Action::Open { tool, connections, per_second } => open(&plan, tool, connections, per_second).await?,
+        Action::Quiet { tool, connections, per_second, noise } => {
+            let noise = if noise { Some(Noise::start(&plan).await?) } else { None };
+            let mut sample = open(&plan, tool, connections, per_second).await?;
+            if let Some(noise) = noise {
+                noise.end(&mut sample).await?;
+            }
+            sample
+        }
         Action::Lives { connections } => tasks::lives(&plan, connections).await?,
         Action::HeldTasks { connections, few, many } => tasks::held(&plan, connections, few, many).await?,
         Action::HeldCalls { count } => tasks::held_calls(&plan, count).await?,
@@ -35,10 +44,10 @@ pub(crate) async fn run(plan: &str) -> Result<()> {
 }
 
 /// Connections with a session each, as so many clients have.
-pub(crate) async fn clients(address: SocketAddr, count: usize) -> Result<Vec<Client>> {
+pub(crate) async fn clients(address: SocketAddr, count: usize, key: Option<&str>) -> Result<Vec<Client>> {
     let mut clients = Vec::new();
     for _ in 0..count {
-        clients.push(Client::initialize(address).await?);
+        clients.push(Client::initialize(address, key).await?);
     }
     Ok(clients)
 }
@@ -46,7 +55,7 @@ pub(crate) async fn clients(address: SocketAddr, count: usize) -> Result<Vec<Cli
 /// Connections that have called a tool once, whatever they speak, and `params` for the next calls.
 async fn callers(plan: &Plan, tool: Tool, count: usize) -> Result<(Vec<Client>, Arc<str>)> {
     let (mut clients, params) = match plan.era {
-        Era::Legacy => (clients(plan.proxy, count).await?, tool.params(false)),
+        Era::Legacy => (clients(plan.proxy, count, plan.key.as_deref()).await?, tool.params(false)),
         Era::Modern => {
             let mut clients = Vec::new();
             for _ in 0..count {

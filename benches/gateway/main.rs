@@ -13,6 +13,7 @@ mod floor;
 mod listen;
 mod load;
 mod nginx;
+mod noise;
 mod plan;
 mod process;
 mod report;
@@ -54,7 +55,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate")]
+    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,ruled")]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]

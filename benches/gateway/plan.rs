@@ -46,6 +46,8 @@ pub(crate) enum Action {
     Closed { tool: Tool, connections: usize },
     /// So many calls a second, answered or not.
     Open { tool: Tool, connections: usize, per_second: u32 },
+    /// So many calls a second of one tenant, and beside them, if `noise`, another one far over its rates.
+    Quiet { tool: Tool, connections: usize, per_second: u32, noise: bool },
     /// Create, get until done, result: again and again.
     Lives { connections: usize },
     /// `few` and then `many` held calls stand behind tasks while tasks are read.
@@ -169,6 +171,8 @@ pub(crate) enum Figure {
     CpuMany,
     /// What the upstream was sent for each call after the first of each connection.
     Requests,
+    /// What was refused of a noisy tenant's requests.
+    Refused,
     /// Resident bytes of the proxy: for each thing kept, or in all when it is idle.
     Bytes,
 }

@@ -152,6 +152,7 @@ fn columns(unit: &str) -> Vec<Column> {
         plain("handle p99 us", Figure::HandleP99, 1.0, 0),
         plain("polls", Figure::Polls, 1.0, 2),
         plain("upstream requests", Figure::Requests, 1.0, 4),
+        plain("noise refused", Figure::Refused, 1.0, 2),
         plain(&format!("CPU us/{unit}"), Figure::Cpu, 1.0, 2),
         ratio("CPU, of the floor", Figure::Cpu, FLOOR),
         plain("CPU us/get, few", Figure::CpuFew, 1.0, 2),

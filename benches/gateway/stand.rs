@@ -26,6 +26,8 @@ pub(crate) enum Target {
     Floor,
     Nginx,
     Taskgate,
+    /// taskgate with rules for its tools.
+    Ruled,
 }
 
 impl fmt::Display for Target {
@@ -34,7 +36,7 @@ impl fmt::Display for Target {
             Self::Direct => "direct",
             Self::Floor => "floor",
             Self::Nginx => "nginx",
-            Self::Taskgate => "taskgate",
+            Self::Taskgate | Self::Ruled => "taskgate",
         })
     }
 }
@@ -48,6 +50,10 @@ pub(crate) struct Setup {
     pub(crate) streaming: bool,
     /// Clients of taskgate have to say who they are.
     pub(crate) keyed: bool,
+    /// taskgate has rules for its tools.
+    pub(crate) ruled: bool,
+    /// Two tenants, of which one may ask for little. Goes with `keyed`.
+    pub(crate) shared: bool,
     /// What the clients speak.
     pub(crate) clients: Era,
     /// What the upstream speaks.
@@ -57,6 +63,11 @@ pub(crate) struct Setup {
 /// The key of all clients, where they have to say who they are.
 pub(crate) const KEY: &str = "bench-key";
 const KEY_SHA256: &str = "b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7";
+
+/// The key of the tenant that may ask for little, and how many requests a second it may send.
+pub(crate) const NOISY_KEY: &str = "noisy-key";
+const NOISY_SHA256: &str = "74fe201963018d00550fa41ac5cdc12fada5e665a9de133d46990cbfe355a18e";
+pub(crate) const NOISY_RATE: u32 = 100;
 
 /// The processes of one run.
 pub(crate) struct Stand {
@@ -83,6 +94,7 @@ impl Stand {
             }
             Target::Nginx => stand.start_nginx(setup).await?,
             Target::Taskgate => stand.start_taskgate(setup, taskgate).await?,
+            Target::Ruled => stand.start_taskgate(Setup { ruled: true, ..setup }, taskgate).await?,
         }
         Ok(stand)
     }
@@ -107,7 +119,7 @@ impl Stand {
         self.address = free_address()?;
         let admin = free_address()?;
         let mut arguments = vec!["serve".to_owned()];
-        if setup.raised || setup.keyed {
+        if setup.raised || setup.keyed || setup.ruled {
             let path = self.dir.path().join("taskgate.yaml");
             std::fs::write(&path, config(setup, self.address, admin, self.upstream_address))?;
             arguments.extend(["--config".to_owned(), text(&path)]);
@@ -186,6 +198,16 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
       subject: bench
 "
     );
+    let noisy = format!(
+        "    - sha256: {NOISY_SHA256}
+      tenant: noisy
+      subject: noise
+tenants:
+  noisy:
+    requests: {{rate: {NOISY_RATE}/s}}
+    creates: {{rate: 20/s}}
+"
+    );
     let limits = "tenants:
   default:
     running_tasks: 20000
@@ -196,13 +218,21 @@ fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketA
     let queue = "      max_in_flight: 20000
       queue: 20000
 ";
+    // One that does not fit, one that looks at the caller, and one that reads the arguments.
+    let rules = "    authorize:
+      - {match: 'admin_*', allow: \"claims.role == 'admin'\", scopes: ['mcp:admin']}
+      - {allow: \"principal.subject == 'bench' || claims.role == 'admin'\"}
+      - {allow: \"tool != 'drop' && !has(arguments.force)\"}
+";
     let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
     [
         format!("listen:\n  address: {listen}\nadmin:\n  address: {admin}\n"),
         only(setup.keyed, &auth),
+        only(setup.shared, &noisy),
         only(setup.raised, limits),
         format!("routes:\n  - name: bench\n    path: /mcp\n    upstream:\n      url: http://{upstream}/mcp\n"),
         only(setup.raised, queue),
+        only(setup.ruled, rules),
     ]
     .concat()
 }

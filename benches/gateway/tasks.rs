@@ -30,7 +30,7 @@ struct Lives {
 }
 
 pub(crate) async fn lives(plan: &Plan, connections: usize) -> Result<Sample> {
-    let clients = clients(plan.proxy, connections).await?;
+    let clients = clients(plan.proxy, connections, None).await?;
     let (seen, meter) = window::measure(plan, clients, |_, mut client, window| async move {
         let params = Tool::Noop.params(true);
         let mut lives = Lives::default();
@@ -85,7 +85,7 @@ pub(crate) async fn held(plan: &Plan, connections: usize, few: usize, many: usiz
 
 pub(crate) async fn held_calls(plan: &Plan, count: usize) -> Result<Sample> {
     let tree = tree(plan)?;
-    let mut first = Client::initialize(plan.proxy).await?;
+    let mut first = Client::initialize(plan.proxy, None).await?;
     warm_up(plan).await?;
     sleep(SETTLE).await;
     let before = tree.resident()?;
@@ -118,7 +118,7 @@ pub(crate) async fn finished(plan: &Plan, connections: usize, count: usize) -> R
 
 pub(crate) async fn idle(plan: &Plan) -> Result<Sample> {
     let tree = tree(plan)?;
-    let mut client = Client::initialize(plan.proxy).await?;
+    let mut client = Client::initialize(plan.proxy, None).await?;
     client.call_tool(Tool::Small, &Tool::Small.params(false)).await?;
     sleep(SETTLE).await;
     Ok(Sample::from([(Figure::Bytes, tree.resident()?)]))
@@ -165,7 +165,7 @@ async fn for_each(
     to_the_end: bool,
 ) -> Result<Vec<Box<str>>> {
     let mut workers = JoinSet::new();
-    for (at, mut client) in clients(plan.proxy, connections).await?.into_iter().enumerate() {
+    for (at, mut client) in clients(plan.proxy, connections, None).await?.into_iter().enumerate() {
         let share = count / connections + usize::from(at < count % connections);
         workers.spawn(async move {
             let params = tool.params(true);
@@ -194,7 +194,7 @@ async fn for_each(
 /// CPU of a `tasks/get` while the connections read these tasks in turn.
 async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Option<f64>> {
     let tasks: Arc<[Box<str>]> = tasks.into();
-    let clients = clients(plan.proxy, connections).await?;
+    let clients = clients(plan.proxy, connections, None).await?;
     let (seen, meter): (Vec<usize>, Meter) = window::measure(plan, clients, |at, mut client, window| {
         let tasks = Arc::clone(&tasks);
         async move {
@@ -217,7 +217,7 @@ async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Opt
 
 /// Calls plainly for a while, so that memory is not charged for what only the first calls need.
 async fn warm_up(plan: &Plan) -> Result<()> {
-    for mut client in clients(plan.proxy, 16).await? {
+    for mut client in clients(plan.proxy, 16, None).await? {
         for _ in 0..WARM / 16 {
             client.call_tool(Tool::Small, &Tool::Small.params(false)).await?;
         }

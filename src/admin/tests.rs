@@ -207,3 +207,14 @@ fn a_token_is_needed_wherever_others_can_reach() {
     assert!(lacks("[::]:9090", None));
     assert!(!lacks("0.0.0.0:9090", Some("secret")));
 }
+
+#[tokio::test]
+async fn pages_read_nothing() {
+    let admin = Admin::start(None).await;
+    for path in ["/livez", "/metrics"] {
+        let origin = "Origin: http://localhost:3000\r\n";
+        let answer = admin.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{origin}\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(!answer.to_ascii_lowercase().contains("access-control"), "{answer}");
+    }
+}

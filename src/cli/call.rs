@@ -153,6 +153,7 @@ async fn perform(args: CallArgs, screen: &mut Screen, jobs: &Jobs, interrupt: im
         url: args.url.clone(),
         headers: HeaderMap::from_iter(args.headers.iter().cloned()),
         credentials,
+        tls: None,
         connect_timeout: CONNECT_TIMEOUT,
         max_message: MAX_MESSAGE,
     };

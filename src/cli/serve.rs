@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::app::App;
 use crate::config::{self, Settings, describe};
@@ -90,6 +92,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     let app = App::start(settings).await?;
+    let look = app.look_at_certificates();
     let (first, stop) = tokio::sync::oneshot::channel::<()>();
     let running = app.run_until(async move { drop(stop.await) });
     let signals = async {
@@ -107,15 +110,16 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     tokio::select! {
         () = running => {}
         () = signals => {}
-        () = refuse_reloads(hang_up) => {}
+        () = reload(hang_up, look) => {}
     }
     Ok(())
 }
 
-/// Nobody's held calls are to end because somebody expected a reload.
-async fn refuse_reloads(mut hang_up: Signal) {
+/// Takes new certificates. Nobody's held calls are to end because somebody expected more.
+async fn reload(mut hang_up: Signal, look: Arc<Notify>) {
     while hang_up.recv().await.is_some() {
-        tracing::warn!("SIGHUP: reloading is not supported yet; restart to change the configuration");
+        tracing::warn!("SIGHUP: certificates are looked at; the rest of the configuration needs a restart");
+        look.notify_one();
     }
     std::future::pending().await
 }

@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, PoisonError};
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, code, string_value};
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code, string_value};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::method::Method;
 
@@ -159,7 +158,7 @@ impl Inner {
         }
     }
 
-    async fn question(self: &Arc<Self>, id: Id, method: &str, params: Option<&RawValue>) {
+    async fn question(self: &Arc<Self>, id: Id, method: &str, params: Option<Raw<'_>>) {
         let params = Object::parse_optional(params).unwrap_or_default();
         match Method::parse(method) {
             Method::Ping => self.answer_with(&id, jsonrpc::response(&id, "{}")).await,

@@ -3,9 +3,12 @@
 //! A mistake is reported and leaves a hole (`None`); the rest goes on, so that all mistakes are found. Whatever comes
 //! out of a file with mistakes is thrown away.
 
+mod auth;
+mod authorize;
 mod credentials;
 mod routes;
 mod tenants;
+mod tls;
 
 use std::{num::NonZeroU32, path::Path, time::Duration};
 
@@ -45,6 +48,12 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
+        if !callers.are_asked {
+            self.warn_scopes(&raw.routes, &at.key("routes"));
+        }
+        if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
+            self.check_public_url(listen, auth, &at.key("auth"));
+        }
         let routes = self.routes(raw.routes, callers, &at.key("routes"));
         Some(Settings {
             listen: listen?,
@@ -69,8 +78,18 @@ impl Builder<'_> {
             raw.allowed_origins.map(|entries| self.each(&entries, &at.key("allowed_origins"), values::origin));
         let allowed_hosts =
             raw.allowed_hosts.map(|entries| self.each(&entries, &at.key("allowed_hosts"), values::allowed_host));
-        let max_body = self.size(&raw.max_body, &at.key("max_body"));
-        Some(ListenSettings { address: address?, public_url, allowed_origins, allowed_hosts, max_body: max_body? })
+        let tls = raw.tls.and_then(|tls| self.identity(tls.cert, tls.key, &at.key("tls")));
+        let trusted_proxies = self.each(&raw.trusted_proxies, &at.key("trusted_proxies"), values::network);
+        let max_body = self.size(&raw.max_body, &at.key("max_body"))?;
+        Some(ListenSettings {
+            address: address?,
+            tls,
+            public_url,
+            allowed_origins,
+            allowed_hosts,
+            trusted_proxies,
+            max_body,
+        })
     }
 
     fn admin(&mut self, raw: raw::Admin, at: &Place<'_>) -> Option<AdminSettings> {

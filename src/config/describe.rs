@@ -5,14 +5,16 @@ use std::{collections::BTreeSet, fmt::Display};
 use super::{
     problem::quote,
     settings::{
-        AuthSettings, ListenSettings, RouteSettings, Settings, TenantLimits, UpstreamCredentials, UpstreamSettings,
-        UpstreamTarget,
+        AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
+        TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
 };
+use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -50,7 +52,8 @@ fn line(text: &mut String, name: &str, value: impl Display) {
 }
 
 fn listen_words(listen: &ListenSettings) -> String {
-    let mut words = format!("{}, bodies up to {}", listen.address, listen.max_body);
+    let tls = if listen.tls.is_some() { " with TLS" } else { "" };
+    let mut words = format!("{}{tls}, bodies up to {}", listen.address, listen.max_body);
     if let Some(url) = &listen.public_url {
         words.push_str(&format!("; clients see {url}"));
     }
@@ -61,13 +64,64 @@ fn listen_words(listen: &ListenSettings) -> String {
         None => "any".to_owned(),
     };
     words.push_str(&format!("; foreign origins: {origins}; hosts: {hosts}"));
+    if !listen.trusted_proxies.is_empty() {
+        words.push_str(&format!("; trusted proxies: {}", list(&listen.trusted_proxies)));
+    }
     words
 }
 
 fn callers(auth: Option<&AuthSettings>) -> String {
     let Some(auth) = auth else { return "not authenticated".to_owned() };
-    let tenants: BTreeSet<_> = auth.api_keys.iter().map(|key| &key.tenant).collect();
-    format!("by {}, of {}", several(auth.api_keys.len(), "API key"), list(&Vec::from_iter(tenants)))
+    let mut ways = Vec::new();
+    if !auth.api_keys.is_empty() {
+        let tenants: BTreeSet<_> = auth.api_keys.iter().map(|key| &key.tenant).collect();
+        ways.push(format!("{}, of {}", several(auth.api_keys.len(), "API key"), list(&Vec::from_iter(tenants))));
+    }
+    ways.extend(auth.jwt.iter().map(issuer));
+    ways.extend(auth.introspection.iter().map(introspection));
+    if !auth.required_scopes.is_empty() {
+        ways.push(format!("tokens must have {}", auth.required_scopes.join(" ")));
+    }
+    format!("by {}", ways.join("; "))
+}
+
+fn issuer(jwt: &JwtSettings) -> String {
+    let keys = match &jwt.source {
+        Source::Discovery => "where its metadata say".to_owned(),
+        Source::Url(url) => format!("at {}", HttpUrl::new(url.clone())),
+        Source::File(path) => format!("in {}", path.display()),
+    };
+    let algorithms: Vec<_> = jwt.algorithms.iter().map(|algorithm| algorithm.as_str()).collect();
+    let audiences = jwt.audiences.as_deref().map_or("the route's URL".to_owned(), list);
+    let tenant = jwt.tenant_claim.as_deref().map_or("default".to_owned(), |claim| format!("claim {}", quote(claim)));
+    format!(
+        "JWT of {} ({}), keys {keys}, for {audiences}, tenant: {tenant}, leeway {}",
+        jwt.issuer,
+        list(&algorithms),
+        show_duration(jwt.leeway)
+    )
+}
+
+fn introspection(introspection: &IntrospectionSettings) -> String {
+    let tenant = introspection.tenant_claim.as_deref();
+    let tenant = tenant.map_or("default".to_owned(), |claim| format!("claim {}", quote(claim)));
+    let audiences = match introspection.audiences.as_deref() {
+        None => "the route's URL".to_owned(),
+        Some([]) => "the route's URL or nobody named".to_owned(),
+        Some(audiences) => list(audiences),
+    };
+    format!("introspection at {}, for {audiences}, tenant: {tenant}", introspection.url)
+}
+
+/// The ways in which callers are authenticated, in few words, for the line at start.
+pub fn describe_callers(auth: Option<&AuthSettings>) -> String {
+    let Some(auth) = auth else { return "not authenticated".to_owned() };
+    let keys = (!auth.api_keys.is_empty()).then(|| several(auth.api_keys.len(), "API key"));
+    let issuers = auth.jwt.iter().map(|jwt| format!("JWT of {}", jwt.issuer));
+    let introspection =
+        auth.introspection.iter().map(|introspection| format!("introspection at {}", introspection.url));
+    let ways: Vec<_> = keys.into_iter().chain(issuers).chain(introspection).collect();
+    format!("authenticated by {}", ways.join(", "))
 }
 
 fn seal(settings: &Settings) -> String {
@@ -83,6 +137,9 @@ fn limits(limits: &TenantLimits) -> String {
         "{} tasks running, {} queued, {} kept with {} of results",
         limits.running_tasks, limits.queued_tasks, limits.kept_tasks, limits.kept_bytes
     );
+    if limits.weight != 1 {
+        words.push_str(&format!("; weight {}", limits.weight));
+    }
     let rates = [("requests", limits.requests), ("creates", limits.creates), ("polls", limits.polls)];
     for (name, limit) in rates {
         if let Some(limit) = limit {
@@ -102,6 +159,9 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
     line(text, "  era", era(&route.upstream, settings.auth.is_some()));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
+    for rule in &route.rules {
+        line(text, "  authorize", authorized(rule));
+    }
     if route.native {
         let deadline = show_duration(route.tools.otherwise.deadline);
         line(text, "  tasks", format!("the upstream's own, untouched; deadline of a call {deadline}"));
@@ -115,10 +175,10 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
 
 fn target(target: &UpstreamTarget) -> String {
     match target {
-        UpstreamTarget::Url { url, headers } if headers.is_empty() => url.to_string(),
-        UpstreamTarget::Url { url, headers } => {
+        UpstreamTarget::Url { url, headers, tls } => {
             let names: Vec<_> = headers.iter().map(|(name, _)| name.as_str()).collect();
-            format!("{url}, with {}", list(&names))
+            let with = if names.is_empty() { String::new() } else { format!(", with {}", list(&names)) };
+            format!("{url}{with}{}", certificates(tls))
         }
         UpstreamTarget::Command { argv } => {
             let (program, arguments) = argv.split_first().map_or(("", 0), |(first, rest)| (first, rest.len()));
@@ -138,6 +198,15 @@ fn shown(shown: &UpstreamCredentials) -> Option<String> {
     let host = config.token_url.host().unwrap_or_default();
     let resource = config.resource.as_ref().map(|resource| format!(", for {resource}")).unwrap_or_default();
     Some(format!("{what}, made at {host} for client {}{resource}", quote(&config.client.id)))
+}
+
+fn certificates(tls: &UpstreamTls) -> &'static str {
+    match (&tls.authorities, &tls.identity) {
+        (None, None) => "",
+        (Some(_), None) => "; trusts its own authorities",
+        (None, Some(_)) => "; shows a certificate",
+        (Some(_), Some(_)) => "; trusts its own authorities and shows a certificate",
+    }
 }
 
 /// What is known of the server's era, and how clients without sessions share those of one that has them.
@@ -172,6 +241,16 @@ fn tools(tools: &ToolPolicy) -> String {
         patterns => list(patterns),
     };
     if tools.deny.is_empty() { allowed } else { format!("{allowed}, but not {}", list(&tools.deny)) }
+}
+
+fn authorized(rule: &Rule) -> String {
+    let condition = rule.allow.as_ref().map(|allow| {
+        let words: Vec<_> = allow.as_str().split_whitespace().collect();
+        words.join(" ")
+    });
+    let scopes = (!rule.scopes.is_empty()).then(|| format!("scopes {}", list(&rule.scopes)));
+    let needed: Vec<_> = condition.into_iter().chain(scopes).collect();
+    format!("{}: {}", rule.pattern, needed.join(", and "))
 }
 
 fn policy(policy: &TaskPolicy) -> String {

@@ -9,6 +9,7 @@
 //! `x-accepted` (without that list: its default). `x-required` and `x-null` mark keys that must be there and that may be
 //! null; they are turned into plain JSON Schema.
 
+mod auth;
 mod routes;
 mod schema;
 mod text;
@@ -19,7 +20,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::{
-    routes::{Era, Exchange, Mode, OAuth, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions},
+    auth::{ApiKey, Auth, Introspection, Jwt},
+    routes::{
+        Authorize, Era, Exchange, Mode, OAuth, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions,
+        UpstreamTls,
+    },
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
 };
@@ -60,8 +65,7 @@ pub(super) struct Listen {
     /// IP address and port.
     #[schemars(extend("examples" = ["127.0.0.1:8080"]))]
     pub(super) address: String,
-    /// Certificate and key for TLS.
-    #[schemars(extend("x-later" = "TLS towards clients"))]
+    /// Certificate and key for TLS 1.2 and 1.3. New ones in the same files are taken within 10 seconds, and on SIGHUP at once.
     pub(super) tls: Option<ListenTls>,
     /// The base URL as clients see it, when that differs from the address (a load balancer, TLS in front).
     #[schemars(extend("examples" = ["https://mcp.example.com"]))]
@@ -72,8 +76,9 @@ pub(super) struct Listen {
     /// Host names that requests may be addressed to, with or without a port. Without the key: the loopback names when
     /// the address is loopback, else any.
     pub(super) allowed_hosts: Option<Vec<String>>,
-    /// Proxies whose `X-Forwarded-For` and `Forwarded` are believed, as networks.
-    #[schemars(extend("x-later" = "believing forwarded addresses"))]
+    /// Proxies whose `X-Forwarded-For` and `Forwarded` are believed, as networks such as `10.0.0.0/8` or as addresses. The
+    /// client's address, which is only logged, is then the last one that is not a proxy's.
+    #[schemars(extend("examples" = [["10.0.0.0/8", "fd00::/8"]]))]
     pub(super) trusted_proxies: Vec<String>,
     /// The biggest request body. Also the biggest message of a server that has to be read whole, the biggest result of a
     /// task, and the longest line of a server that speaks stdio.
@@ -219,91 +224,6 @@ impl Default for Shutdown {
     }
 }
 
-/// How callers prove who they are.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Auth {
-    /// Keys that callers send as `Authorization: Bearer KEY` or `X-API-Key: KEY`.
-    pub(super) api_keys: Vec<ApiKey>,
-    /// Issuers whose tokens are accepted.
-    #[schemars(extend("x-later" = "authentication by JWT"))]
-    pub(super) jwt: Vec<Jwt>,
-    /// A server that is asked about tokens (RFC 7662).
-    #[schemars(extend("x-later" = "token introspection"))]
-    pub(super) introspection: Option<Introspection>,
-    /// Scopes that every token must have.
-    #[schemars(extend("x-later" = "requiring scopes"))]
-    pub(super) required_scopes: Vec<String>,
-}
-
-/// One caller with a fixed key.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct ApiKey {
-    /// SHA-256 of the key, 64 hex digits: `printf %s "$KEY" | sha256sum`. The key itself never stands in the file.
-    #[schemars(extend("x-required" = true), regex(pattern = r"^[0-9A-Fa-f]{64}$|\$\{"))]
-    pub(super) sha256: Option<String>,
-    /// The tenant whose quotas the caller uses.
-    pub(super) tenant: String,
-    /// Who the caller is; tasks belong to tenant and subject.
-    #[schemars(extend("x-required" = true))]
-    pub(super) subject: Option<String>,
-}
-
-impl Default for ApiKey {
-    fn default() -> Self {
-        Self { sha256: None, tenant: "default".to_owned(), subject: None }
-    }
-}
-
-/// An issuer whose tokens are accepted.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Jwt {
-    /// The issuer; its discovery document names the keys unless `jwks_url` or `jwks_file` does.
-    #[schemars(extend("x-required" = true))]
-    pub(super) issuer: Option<String>,
-    /// Where its keys are.
-    pub(super) jwks_url: Option<String>,
-    /// A file with its keys.
-    pub(super) jwks_file: Option<String>,
-    /// Accepted audiences. Without the key: the route's public URL.
-    pub(super) audiences: Option<Vec<String>>,
-    /// Accepted signature algorithms.
-    pub(super) algorithms: Vec<String>,
-    /// The claim that names the tenant.
-    pub(super) tenant_claim: Option<String>,
-    /// How far clocks may differ.
-    pub(super) leeway: Duration,
-}
-
-impl Default for Jwt {
-    fn default() -> Self {
-        Self {
-            issuer: None,
-            jwks_url: None,
-            jwks_file: None,
-            audiences: None,
-            algorithms: ["RS256", "ES256", "EdDSA"].map(str::to_owned).to_vec(),
-            tenant_claim: None,
-            leeway: Duration::from("30s"),
-        }
-    }
-}
-
-/// A server that is asked about tokens.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Introspection {
-    /// Its endpoint.
-    #[schemars(extend("x-required" = true))]
-    pub(super) url: Option<String>,
-    /// The name that taskgate has there.
-    pub(super) client_id: Option<String>,
-    /// The secret that goes with it.
-    pub(super) client_secret: Option<Secret>,
-}
-
 /// Quotas by tenant.
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -319,6 +239,11 @@ pub(super) struct Tenants {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DefaultTenant {
+    /// The tenant's share where several wait for places at a server (`max_in_flight`): a tenant of weight 3 gets three of them
+    /// for each one that a tenant of weight 1 gets, held and plain calls together. Places that nobody else wants are
+    /// anybody's.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: u32,
     /// Tasks whose call is held at the same time; more wait in the queue.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: u64,
@@ -330,17 +255,19 @@ pub(super) struct DefaultTenant {
     pub(super) kept_tasks: u64,
     /// Bytes of results kept.
     pub(super) kept_bytes: Size,
-    /// Requests other than polls. Off unless set.
+    /// Requests other than polls, counted by each process for itself. Off unless set.
     pub(super) requests: Option<Limit>,
-    /// Tasks created. Off unless set.
+    /// Tasks created, whatever makes them; what is refused is not counted. Off unless set.
     pub(super) creates: Option<Limit>,
-    /// `tasks/get`, `tasks/list` and `tasks/result`: over the limit a poll is delayed, then refused. Off unless set.
+    /// `tasks/get`, `tasks/list` and `tasks/result`, counted by each process for itself: over the limit a poll is delayed,
+    /// then refused. Off unless set.
     pub(super) polls: Option<Limit>,
 }
 
 impl Default for DefaultTenant {
     fn default() -> Self {
         Self {
+            weight: 1,
             running_tasks: 50,
             queued_tasks: 500,
             kept_tasks: 100_000,
@@ -356,6 +283,9 @@ impl Default for DefaultTenant {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tenant {
+    /// As in `default`.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) weight: Option<u32>,
     /// As in `default`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) running_tasks: Option<u64>,

@@ -3,18 +3,24 @@
 //! The modules own their `Config`s; `Settings` is what those are made from, or holds them where the
 //! file says the same. Its `Debug` shows no secret.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
+use ipnet::IpNet;
 
 use super::{
     problem::Problem,
     secret::{SealKey, Secret},
     units::{ByteSize, RateLimit},
 };
+use crate::auth::algorithm::Algorithm;
+use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rule;
+use crate::oauth::discovery::is_loopback;
+use crate::tls::Files;
 use crate::upstream::credentials;
 
 /// Everything that a file, or the command line in its place, says.
@@ -45,12 +51,16 @@ pub struct Settings {
 pub struct ListenSettings {
     /// IP address and port.
     pub address: SocketAddr,
+    /// Certificate and key, which were there and fit each other when this was read; without them no TLS.
+    pub tls: Option<Files>,
     /// The base URL as clients see it; no query, no `/` at its end.
     pub public_url: Option<HttpUrl>,
     /// Web origins that may call, in lower case, as browsers send them.
     pub allowed_origins: Option<Vec<String>>,
     /// Host names that requests may be addressed to, in lower case; an entry without a port stands for every port.
     pub allowed_hosts: Option<Vec<String>>,
+    /// Proxies that are believed about whom they speak for.
+    pub trusted_proxies: Vec<IpNet>,
     /// The biggest request body.
     pub max_body: ByteSize,
 }
@@ -60,8 +70,14 @@ impl ListenSettings {
     pub fn url(&self, path: &str) -> String {
         match &self.public_url {
             Some(base) => format!("{}{path}", base.to_string().trim_end_matches('/')),
-            None => format!("http://{}{path}", self.address),
+            None => self.url_at(self.address, path),
         }
+    }
+
+    /// The URL of a route's path at an address, whatever clients see.
+    pub fn url_at(&self, address: SocketAddr, path: &str) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{address}{path}")
     }
 }
 
@@ -92,11 +108,75 @@ pub struct SessionSettings {
     pub max: usize,
 }
 
-/// How callers prove who they are.
+/// How callers prove who they are; in at least one way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuthSettings {
-    /// At least one; hashes are unique.
+    /// Hashes are unique.
     pub api_keys: Vec<ApiKey>,
+    /// Names are unique.
+    pub jwt: Vec<JwtSettings>,
+    /// The server that is asked about tokens.
+    pub introspection: Option<IntrospectionSettings>,
+    /// Scopes that every token must have, each once.
+    pub required_scopes: Vec<String>,
+}
+
+impl AuthSettings {
+    /// Whether tokens are taken beside keys.
+    pub fn has_tokens(&self) -> bool {
+        !self.jwt.is_empty() || self.introspection.is_some()
+    }
+
+    /// Whether callers may belong to tenants that the file does not name.
+    pub fn has_open_tenants(&self) -> bool {
+        let by_introspection = self.introspection.iter().map(|introspection| &introspection.tenant_claim);
+        self.jwt.iter().map(|jwt| &jwt.tenant_claim).chain(by_introspection).any(Option::is_some)
+    }
+
+    /// Where clients get tokens, each once: the issuers that are URLs.
+    pub fn authorization_servers(&self) -> Vec<String> {
+        let by_introspection = self.introspection.iter().filter_map(|introspection| introspection.issuer.as_ref());
+        let mut servers: Vec<String> = Vec::new();
+        for issuer in self.jwt.iter().map(|jwt| &jwt.issuer).chain(by_introspection) {
+            let is_url = issuer.starts_with("https://") || issuer.starts_with("http://");
+            if is_url && !servers.contains(issuer) {
+                servers.push(issuer.clone());
+            }
+        }
+        servers
+    }
+}
+
+/// An issuer whose tokens are accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JwtSettings {
+    /// As its tokens spell it.
+    pub issuer: String,
+    /// Where its keys are.
+    pub source: Source,
+    /// At least one when it is there; otherwise the route's public URL.
+    pub audiences: Option<Vec<String>>,
+    /// At least one.
+    pub algorithms: Vec<Algorithm>,
+    /// The claim that names the tenant.
+    pub tenant_claim: Option<String>,
+    /// How far clocks may differ.
+    pub leeway: Duration,
+}
+
+/// A server that is asked about tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IntrospectionSettings {
+    /// Its endpoint.
+    pub url: HttpUrl,
+    /// Name and secret, which may be empty.
+    pub client: Option<(String, Option<Secret>)>,
+    /// The issuer of its tokens.
+    pub issuer: Option<String>,
+    /// Accepted audiences; with an empty list answers without one will do.
+    pub audiences: Option<Vec<String>>,
+    /// The member that names the tenant.
+    pub tenant_claim: Option<String>,
 }
 
 /// One caller with a fixed key.
@@ -129,6 +209,8 @@ impl TenantSettings {
 /// Quotas of one tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantLimits {
+    /// Its share of places for which others wait too: 1 to 100.
+    pub weight: u32,
     /// Tasks whose call is held at the same time.
     pub running_tasks: usize,
     /// Tasks that wait for a place.
@@ -156,6 +238,8 @@ pub struct RouteSettings {
     pub upstream: UpstreamSettings,
     /// Which tools clients see and may call, and how calls become tasks.
     pub tools: ToolPolicy,
+    /// Who may call which tool, in the order of the file.
+    pub rules: Vec<Rule>,
     /// The server makes its tasks itself.
     pub native: bool,
 }
@@ -201,6 +285,8 @@ pub enum UpstreamTarget {
         url: HttpUrl,
         /// Headers of every request; the values are marked sensitive.
         headers: Vec<(HeaderName, HeaderValue)>,
+        /// Certificates of the connection; only with `https`.
+        tls: UpstreamTls,
     },
     /// By stdio, as a child process.
     Command {
@@ -212,11 +298,22 @@ pub enum UpstreamTarget {
 impl fmt::Debug for UpstreamTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url { url, headers } => f.debug_struct("Url").field("url", url).field("headers", headers).finish(),
+            Self::Url { url, headers, tls } => {
+                f.debug_struct("Url").field("url", url).field("headers", headers).field("tls", tls).finish()
+            }
             // Arguments may be credentials.
             Self::Command { argv } => write!(f, "Command({:?} and {} arguments)", argv.first(), argv.len().max(1) - 1),
         }
     }
+}
+
+/// Certificates of the connection to a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Authorities to trust instead of those that browsers trust.
+    pub authorities: Option<PathBuf>,
+    /// taskgate's own certificate and key.
+    pub identity: Option<Files>,
 }
 
 /// An `http` or `https` URL with a host, without user, password or fragment. Prints without its query, which may hold a
@@ -232,6 +329,11 @@ impl HttpUrl {
     /// The whole URL.
     pub fn uri(&self) -> &Uri {
         &self.0
+    }
+
+    /// Whether nobody on the way can read along: it is https, or on this machine.
+    pub fn is_safe(&self) -> bool {
+        self.0.scheme_str() == Some("https") || self.0.host().is_some_and(is_loopback)
     }
 }
 

@@ -1,10 +1,14 @@
 //! Files in, mistakes or settings out.
 
+mod authorize;
+mod callers;
 mod credentials;
 mod documents;
+mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod weights;
 
 use std::path::Path;
 

@@ -2,9 +2,10 @@
 //!
 //! Errors say what is expected. They repeat the text only where it can't be a credential.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Uri};
+use ipnet::IpNet;
 
 use super::{problem::quote, settings::HttpUrl};
 
@@ -12,6 +13,8 @@ use super::{problem::quote, settings::HttpUrl};
 const LONGEST_LABEL: usize = 64;
 /// Longest name of a tenant or subject.
 const LONGEST_NAME: usize = 128;
+/// Longest name of an issuer, audience or client.
+const LONGEST_AUDIENCE: usize = 1024;
 /// Longest path of a route.
 const LONGEST_PATH: usize = 256;
 
@@ -76,6 +79,20 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
     })
 }
 
+/// A network, or an address as the network of that one.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let expected = || format!("expected a network such as `10.0.0.0/8` or an address, found {}", quote(text));
+    let network = match text.parse::<IpAddr>() {
+        Ok(address) => IpNet::from(address),
+        Err(_) => text.parse::<IpNet>().map_err(|_| expected())?,
+    };
+    // More was meant to count, or less.
+    if network.trunc() != network {
+        return Err(format!("{} has more than the network in it; did you mean `{}`?", quote(text), network.trunc()));
+    }
+    Ok(network)
+}
+
 /// Checks `host` or `host:port`, and returns the port.
 fn host(text: &str) -> Result<Option<u16>, &'static str> {
     let end = match text.strip_prefix('[').and_then(|rest| rest.find(']')) {
@@ -135,6 +152,26 @@ pub(super) fn name(text: &str) -> Result<String, String> {
         return Err(format!("a name has 1 to {LONGEST_NAME} bytes and no control characters"));
     }
     Ok(text.to_owned())
+}
+
+/// An issuer, an audience or a client: a text that is compared as it is.
+pub(super) fn audience(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > LONGEST_AUDIENCE || text.contains(char::is_control) {
+        return Err(format!("expected 1 to {LONGEST_AUDIENCE} bytes without control characters"));
+    }
+    Ok(text.to_owned())
+}
+
+/// A scope (RFC 6749, 3.3).
+pub(super) fn scope(text: &str) -> Result<String, String> {
+    let letters = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
+    if letters && !text.is_empty() && text.len() <= LONGEST_NAME {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a scope has 1 to {LONGEST_NAME} visible ASCII characters, no spaces, `\"` or `\\`; found {}",
+        quote(text)
+    ))
 }
 
 pub(super) fn sha256(text: &str) -> Result<[u8; 32], &'static str> {

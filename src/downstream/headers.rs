@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use ::http::HeaderMap;
-use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
+use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use ::http::{HeaderMap, Version};
 
 use crate::gateway::call::{Accept, VersionHeader};
 use crate::mcp::version::ProtocolVersion;
@@ -34,6 +34,13 @@ pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
         })),
         (Some(_), Some(_)) => Err(Repeated),
     }
+}
+
+/// RFC 9112, 3.2: a request of HTTP/1.1 has one `Host`. Which of two another reader takes, nobody knows.
+#[must_use]
+pub fn has_one_host(version: Version, headers: &HeaderMap) -> bool {
+    let least = usize::from(version == Version::HTTP_11);
+    (least..=1).contains(&headers.get_all(HOST).iter().count())
 }
 
 /// What the version header says. A repeated one names no version.
@@ -105,14 +112,19 @@ fn is_zero_weight(parameter: &str) -> bool {
 /// Whether the body is JSON as it stands: of that type, and not compressed.
 #[must_use]
 pub fn is_json(headers: &HeaderMap) -> bool {
-    let is_identity =
-        headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_identity = encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
     let is_json = |value: &HeaderValue| {
         let essence = || value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
         value == "application/json" || essence().eq_ignore_ascii_case("application/json")
     };
-    is_identity && headers.get(CONTENT_TYPE).is_some_and(is_json)
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    // Of two, another reader could take the other one.
+    is_identity && types.next().is_some_and(is_json) && types.next().is_none()
 }
+
+/// Room that is made at once for fields that are kept.
+const MOST_ROOM: usize = 12;
 
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing
 /// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction").
@@ -126,12 +138,17 @@ pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
         .map(|name| name.trim().to_ascii_lowercase())
         .collect();
     let mut kept = HeaderMap::new();
+    // What is kept is joined by the fields of the next hop. Mostly nothing is, and the map stays without room.
+    let room = headers.len().min(MOST_ROOM);
     let mut current = None;
     for (name, value) in headers {
         // The map gives a name once and then only values.
         current = name.or(current);
         let Some(name) = &current else { continue };
         if !is_ours(name.as_str()) && !named.iter().any(|named| named == name.as_str()) {
+            if kept.is_empty() {
+                kept.reserve(room);
+            }
             kept.append(name.clone(), value);
         }
     }

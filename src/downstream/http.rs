@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,8 +22,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::auth::{self, Authenticator, Refused};
-use crate::gateway::call::{Accept, Answer, Call};
+use crate::auth::resource::Resource;
+use crate::auth::{Authenticator, Refused, Seen};
+use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
@@ -31,13 +33,16 @@ use crate::metrics::{Asked, Metrics};
 use crate::oauth::secret::SubjectToken;
 use crate::sse;
 use crate::tenant::Caller;
+use crate::tenant::refusals::RefusedAccess;
 use crate::upstream::{Body, Error};
 
 use super::cors;
+use super::forwarded::Trusted;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
 use super::subject;
+use super::well_known::{Documents, Page};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -51,11 +56,15 @@ pub struct Endpoints {
     /// What messages mean.
     pub gateway: Arc<Gateway>,
     /// Endpoints by path.
-    pub routes: HashMap<String, Arc<Route>>,
+    pub routes: HashMap<String, Endpoint>,
+    /// What clients without credentials are to know.
+    pub documents: Documents,
     /// Which callers there are.
     pub authenticator: Authenticator,
     /// Which pages and names may ask.
     pub origin: origin::Config,
+    /// Proxies that are believed about whom they speak for.
+    pub proxies: Trusted,
     /// The longest body in bytes.
     pub max_body: usize,
     /// How long clients may keep the gateway waiting.
@@ -64,13 +73,24 @@ pub struct Endpoints {
     pub metrics: Arc<Metrics>,
 }
 
+/// What is served at a path.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Where its messages go.
+    pub route: Arc<Route>,
+    /// What its callers' credentials are for.
+    pub resource: Arc<Resource>,
+}
+
 /// An answer that the transport itself gives.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Nothing is served at that path.
     NoRoute,
-    /// A browser's question beforehand, with its header fields; the one that is no refusal.
+    /// A browser's question beforehand, with its header fields; no refusal.
     Preflight(HeaderMap),
+    /// A document about the endpoints; no refusal either.
+    Document(Page),
     /// A method that is not served; those that are.
     Method(&'static str),
     /// Browser checks.
@@ -98,22 +118,32 @@ impl From<Rejection> for Refusal {
 }
 
 impl Endpoints {
-    /// Answers a request.
+    /// Answers a request that came from that address.
     ///
     /// # Errors
     /// Never: every failure is an answer.
-    pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+    pub async fn handle(
+        self: Arc<Self>,
+        peer: IpAddr,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let (mut parts, body) = request.into_parts();
-        let route = self.routes.get(parts.uri.path());
+        let peer = self.proxies.client(peer, &parts.headers);
+        let endpoint = self.routes.get(parts.uri.path());
+        let route = endpoint.map(|endpoint| &endpoint.route);
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
         let mut timer = metrics.request();
-        if headers::version(&parts.headers).is_modern() {
+        let version = headers::version(&parts.headers);
+        if version.is_modern() {
             timer.era = Era::Modern;
         }
         let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
-        let answered = self.answer(&mut parts, body, route, &mut timer.asked, &mut caller).await;
-        let is_for_pages = !matches!(answered, Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_)));
+        let answered = self.answer((&mut parts, version, body), endpoint, &mut timer.asked, &mut caller).await;
+        let is_for_pages = !matches!(
+            answered,
+            Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_) | Refusal::Document(_))
+        );
         let tenant = caller.as_ref().map_or("", |caller| &caller.principal.tenant);
         let (outcome, mut response) = match answered {
             Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
@@ -122,38 +152,51 @@ impl Endpoints {
                 if let Some(reason) = reason {
                     self.metrics.rejected(tenant, reason);
                     let route = route.map_or("", |route| &route.name);
-                    audit_refusal(caller.as_deref(), route, &refusal, reason);
+                    self.audit((peer, caller.as_deref()), route, &refusal, reason);
                 }
-                (outcome, refusal.into_response())
+                (outcome, refusal.into_response(endpoint.map(|endpoint| &*endpoint.resource)))
             }
         };
         if let Some(origin) = page.filter(|_| is_for_pages) {
             cors::allow(origin, response.headers_mut());
         }
-        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, "request");
+        tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, %peer, "request");
         timer.finish(outcome);
         Ok(response)
     }
 
     async fn answer(
         &self,
-        parts: &mut Parts,
-        body: Incoming,
-        route: Option<&Arc<Route>>,
+        (parts, version, body): (&mut Parts, VersionHeader, Incoming),
+        endpoint: Option<&Endpoint>,
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
     ) -> Result<(Answer, Accept), Refusal> {
-        let route = route.ok_or(Refusal::NoRoute)?;
+        if !headers::has_one_host(parts.version, &parts.headers) {
+            let message = "The request needs one Host header";
+            return Err(Refusal::Message(StatusCode::BAD_REQUEST, RejectReason::Host, message));
+        }
+        let Some(Endpoint { route, resource }) = endpoint else {
+            let page = self.documents.answer(&parts.method, parts.uri.path());
+            return Err(page.map_or(Refusal::NoRoute, Refusal::Document));
+        };
         self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
         // Browsers send no credentials along with the question.
         if cors::is_preflight(&parts.method, &parts.headers) {
             return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
         }
-        let caller = self.authenticator.authenticate(&parts.headers).map_err(Refusal::Credentials)?;
+        let caller = match self.authenticator.see(resource, &parts.headers).map_err(Refusal::Credentials)? {
+            Seen::Caller(caller) => caller,
+            // Boxed, since only the first request with a token comes here.
+            Seen::New(token) => {
+                Box::pin(self.authenticator.verify(resource, token)).await.map_err(Refusal::Credentials)?
+            }
+        };
         let (caller, subject) = subject::of(route, caller, &parts.headers)?;
         *known = Some(Arc::clone(&caller));
+        self.authenticator.permit(&caller).map_err(Refusal::Credentials)?;
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
-        if parts.method != Method::POST && headers::version(&parts.headers).is_modern() {
+        if parts.method != Method::POST && version.is_modern() {
             return Err(Refusal::Method("POST"));
         }
         match parts.method {
@@ -166,13 +209,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, route, (caller, subject), body)?;
+                let mut call = call_of(parts, version, route, (caller, subject, body))?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, route, (caller, subject), Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -181,7 +224,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, route, (caller, subject), Bytes::new())?;
+                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -265,9 +308,9 @@ fn not_acceptable() -> Refusal {
 
 fn call_of(
     parts: &mut Parts,
+    version: VersionHeader,
     route: &Arc<Route>,
-    (caller, subject): (Arc<Caller>, Option<Arc<SubjectToken>>),
-    body: Bytes,
+    (caller, subject, body): (Arc<Caller>, Option<Arc<SubjectToken>>, Bytes),
 ) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
@@ -278,7 +321,7 @@ fn call_of(
         caller,
         subject,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
-        version: headers::version(&parts.headers),
+        version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
@@ -286,9 +329,9 @@ fn call_of(
     })
 }
 
-/// One line for each refused access: who, where and why; never what else they sent.
-fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason: RejectReason) {
-    let is_access = matches!(
+/// Whether a refusal is one of access, which is put on record.
+fn is_of_access(reason: RejectReason) -> bool {
+    matches!(
         reason,
         RejectReason::Credentials
             | RejectReason::Scopes
@@ -296,23 +339,29 @@ fn audit_refusal(caller: Option<&Caller>, route: &str, refusal: &Refusal, reason
             | RejectReason::Host
             | RejectReason::Session
             | RejectReason::Task
+            | RejectReason::Lookups
             | RejectReason::Tool
-    );
-    if !is_access {
-        return;
-    }
-    let (tenant, issuer, subject) = caller
-        .map_or(("", "", ""), |Caller { principal, .. }| (&*principal.tenant, &*principal.issuer, &*principal.subject));
-    let (task, tool) = match refusal {
-        Refusal::Rejected(rejection) => match &rejection.kind {
-            Kind::NoTask(Some(task)) => (task.to_string(), ""),
-            Kind::UnknownTool(tool) => (String::new(), &**tool),
+    )
+}
+
+impl Endpoints {
+    /// Puts a refused access on record: who, where and why; never what else they sent.
+    fn audit(&self, (peer, caller): (IpAddr, Option<&Caller>), route: &str, refusal: &Refusal, reason: RejectReason) {
+        if !is_of_access(reason) {
+            return;
+        }
+        let (task, tool) = match refusal {
+            Refusal::Rejected(rejection) => match &rejection.kind {
+                Kind::NoTask(Some(task)) => (task.to_string(), ""),
+                Kind::UnknownTool(tool) => (String::new(), &**tool),
+                _ => (String::new(), ""),
+            },
             _ => (String::new(), ""),
-        },
-        _ => (String::new(), ""),
-    };
-    let reason = reason.as_str();
-    tracing::info!(target: "audit", event = "refused", tenant, issuer, subject, route, tool, task, reason);
+        };
+        let principal = caller.map(|caller| &*caller.principal);
+        let (peer, task, reason) = (Some(peer), &*task, reason.as_str());
+        self.gateway.refusals().note(&RefusedAccess { principal, peer, route, tool, task, reason });
+    }
 }
 
 impl Refusal {
@@ -320,10 +369,12 @@ impl Refusal {
         let rejected = |reason| (Outcome::Rejected, Some(reason));
         match self {
             Self::NoRoute | Self::Method(_) => rejected(RejectReason::Route),
-            Self::Preflight(_) => (Outcome::Ok, None),
+            Self::Preflight(_) | Self::Document(_) => (Outcome::Ok, None),
             Self::Foreign(Foreign::Origin) => rejected(RejectReason::Origin),
             Self::Foreign(Foreign::Host) => rejected(RejectReason::Host),
-            Self::Credentials(_) => rejected(RejectReason::Credentials),
+            Self::Credentials(Refused::Missing | Refused::Invalid) => rejected(RejectReason::Credentials),
+            Self::Credentials(Refused::Scopes) => rejected(RejectReason::Scopes),
+            Self::Credentials(Refused::Unavailable) => (Outcome::Failed, None),
             Self::Message(_, reason, _) => rejected(*reason),
             Self::Gone => (Outcome::Dropped, None),
             Self::Rejected(rejection) => match reject_reason(&rejection.kind) {
@@ -334,13 +385,14 @@ impl Refusal {
         }
     }
 
-    fn into_response(self) -> Response<ResponseBody> {
+    fn into_response(self, resource: Option<&Resource>) -> Response<ResponseBody> {
         match self {
             Self::Preflight(asked) => {
                 let mut response = empty(StatusCode::NO_CONTENT);
                 cors::grant(&asked, response.headers_mut());
                 response
             }
+            Self::Document(page) => document(page),
             Self::NoRoute => text(StatusCode::NOT_FOUND, "There is no MCP endpoint at this path\n"),
             Self::Method(allowed) => {
                 let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This method is not served here\n");
@@ -350,24 +402,13 @@ impl Refusal {
             Self::Foreign(Foreign::Origin) => text(StatusCode::FORBIDDEN, "This Origin is not allowed\n"),
             Self::Foreign(Foreign::Host) => text(StatusCode::FORBIDDEN, "This Host is not served\n"),
             Self::Credentials(refused) => {
-                let mut response = text(StatusCode::UNAUTHORIZED, "Credentials are missing or not valid\n");
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(refused.challenge()));
-                response
+                credentials(refused, resource.and_then(|resource| resource.challenge(refused)))
             }
             Self::Message(status, _, message) => {
                 let error = ErrorObject::new(code::INVALID_REQUEST, message);
                 json(status, jsonrpc::error_response(None, &error))
             }
             Self::Gone => text(StatusCode::BAD_REQUEST, "The request broke off\n"),
-            Self::Rejected(rejection) if matches!(rejection.kind, Kind::Scopes(_)) => {
-                let mut response = text(StatusCode::FORBIDDEN, "The credentials lack scopes that this needs\n");
-                if let Kind::Scopes(needed) = &rejection.kind
-                    && let Ok(challenge) = HeaderValue::from_str(&auth::insufficient_scope(needed))
-                {
-                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-                }
-                response
-            }
             Self::Rejected(rejection) if matches!(rejection.kind, Kind::Denied(_)) => {
                 // What the client showed was for the server, and so is what the server says of it.
                 let mut response = text(rejection.status(), "The server behind this does not take the credentials\n");
@@ -379,6 +420,10 @@ impl Refusal {
                 response
             }
             Self::Rejected(rejection) => {
+                if let Kind::Scopes(needed) = &rejection.kind {
+                    let challenge = resource.map(|resource| resource.insufficient_scope(needed));
+                    return credentials(Refused::Scopes, challenge);
+                }
                 let mut response = json(rejection.status(), rejection.to_message());
                 if let Some(retry_after) = rejection.retry_after() {
                     let seconds = retry_after.as_secs_f64().ceil().max(1.0);
@@ -390,6 +435,38 @@ impl Refusal {
             }
         }
     }
+}
+
+/// A client comes again with what it has, after so many seconds.
+const RETRY_CREDENTIALS: HeaderValue = HeaderValue::from_static("5");
+
+/// The answer to credentials that are not good. Whatever is wrong with them, the same words.
+fn credentials(refused: Refused, challenge: Option<HeaderValue>) -> Response<ResponseBody> {
+    let mut response = match refused {
+        Refused::Missing | Refused::Invalid => text(StatusCode::UNAUTHORIZED, "Credentials are missing or not valid\n"),
+        Refused::Scopes => text(StatusCode::FORBIDDEN, "The credentials lack scopes that this needs\n"),
+        Refused::Unavailable => {
+            let mut response = text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The credentials can't be checked at the moment. Try again later.\n",
+            );
+            response.headers_mut().insert(RETRY_AFTER, RETRY_CREDENTIALS);
+            response
+        }
+    };
+    if let Some(challenge) = challenge {
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    response
+}
+
+fn document(page: Page) -> Response<ResponseBody> {
+    let mut response = match page.document {
+        Some(document) => json(page.status, document),
+        None => empty(page.status),
+    };
+    response.headers_mut().extend(page.headers);
+    response
 }
 
 fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
@@ -407,6 +484,13 @@ fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
                 response.headers_mut().insert(SESSION_ID, value);
             }
             response
+        }
+        Answer::Pieces(pieces) if accept.json => {
+            with_type(StatusCode::OK, JSON, ResponseBody::Pieces(pieces.into_iter()))
+        }
+        Answer::Pieces(pieces) => {
+            let event = sse::write_event(None, &pieces.concat());
+            with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
         }
         Answer::JsonBody(body) => with_type(StatusCode::OK, JSON, ResponseBody::Passing(body)),
         Answer::Events(body) => {
@@ -444,6 +528,8 @@ fn text(status: StatusCode, message: &'static str) -> Response<ResponseBody> {
 pub enum ResponseBody {
     /// All of it; `None` when there is nothing (any more).
     Whole(Option<Bytes>),
+    /// All of it, in pieces.
+    Pieces(std::vec::IntoIter<Bytes>),
     /// As it comes.
     Passing(Body),
 }
@@ -452,6 +538,7 @@ impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Whole(_) => "Whole",
+            Self::Pieces(_) => "Pieces",
             Self::Passing(_) => "Passing",
         })
     }
@@ -464,6 +551,7 @@ impl HttpBody for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut *self {
             Self::Whole(message) => Poll::Ready(message.take().map(|message| Ok(Frame::data(message)))),
+            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Passing(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -471,6 +559,7 @@ impl HttpBody for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(message) => message.is_none(),
+            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
             Self::Passing(body) => body.is_end_stream(),
         }
     }
@@ -479,6 +568,9 @@ impl HttpBody for ResponseBody {
         match self {
             Self::Whole(message) => SizeHint::with_exact(
                 message.as_ref().map_or(0, |message| u64::try_from(message.len()).unwrap_or(u64::MAX)),
+            ),
+            Self::Pieces(pieces) => SizeHint::with_exact(
+                pieces.as_slice().iter().map(|piece| u64::try_from(piece.len()).unwrap_or(u64::MAX)).sum(),
             ),
             Self::Passing(body) => body.size_hint(),
         }

@@ -48,11 +48,11 @@ impl Config {
             return allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin.trim_end_matches('/')));
         }
         let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        self.is_loopback && host.is_some_and(|host| is_loopback_name(without_port(host)))
+        self.is_loopback && host.and_then(without_port).is_some_and(is_loopback_name)
     }
 
     fn allows_host(&self, host: &str) -> bool {
-        let name = without_port(host);
+        let Some(name) = without_port(host) else { return false };
         match &self.hosts {
             Some(allowed) => {
                 allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name) || allowed.eq_ignore_ascii_case(host))
@@ -62,15 +62,23 @@ impl Config {
     }
 }
 
-fn without_port(host: &str) -> &str {
-    match host.rfind(']') {
-        Some(end) => host.get(..=end).unwrap_or(host),
-        None => host.split(':').next().unwrap_or(host),
-    }
+/// The name in `name` or `name:port`; `None` where more stands there, of which another reader could take another part.
+fn without_port(host: &str) -> Option<&str> {
+    let end = match host.strip_prefix('[') {
+        Some(inside) => inside.find(']')? + 2,
+        None => host.find(':').unwrap_or(host.len()),
+    };
+    let (name, rest) = host.split_at_checked(end)?;
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 /// Whether a name can only mean this machine.
 fn is_loopback_name(name: &str) -> bool {
+    // As nearly every client on this machine writes it.
+    if name == "127.0.0.1" {
+        return true;
+    }
     let address = name.trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
@@ -94,8 +102,21 @@ mod tests {
         for host in ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "127.0.0.2", "LOCALHOST"] {
             assert_eq!(check(&config, None, host), Ok(()), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::2]"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "[::2]",
+            "localhost:80:evil.example",
+        ] {
             assert_eq!(check(&config, None, host), Err(Foreign::Host), "{host}");
+        }
+        for host in
+            ["[::1]evil.example", "[::1", "::1", "localhost:x", "localhost@evil.example", "localhost/x", "evil]"]
+        {
+            assert_eq!(check(&config, None, host), Err(Foreign::Host), "{host}");
+            assert_eq!(check(&config, Some(&format!("http://{host}")), "localhost"), Err(Foreign::Origin), "{host}");
         }
         assert_eq!(check(&config, Some("http://localhost:3000"), "localhost"), Ok(()));
         for origin in ["http://evil.example", "null", "", "http://localhost.evil.example", "file://localhost"] {

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
 /// A body that comes in drops takes at most as long as so many pauses.
@@ -23,12 +22,14 @@ pub struct Patience {
     pub body: Duration,
     /// How long a client may read nothing while there is something to be read. Whoever comes back later resumes.
     pub reader: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
         let (head, body) = (Duration::from_secs(60), Duration::from_secs(30));
-        Self { head, body, reader: Duration::from_secs(300) }
+        Self { head, body, reader: Duration::from_secs(300), handshake: Duration::from_secs(10) }
     }
 }
 
@@ -38,23 +39,24 @@ const PREFACE: usize = 24;
 /// A connection that ends when it does not begin, or when its reader stands still: nobody else notices, since a body that is not written is not
 /// asked for more, and what it holds (a place upstream, a claimed question) would be held for ever.
 #[derive(Debug)]
-pub(super) struct Stream {
-    socket: TcpStream,
+pub(super) struct Stream<S> {
+    /// What HTTP is spoken on. Over TLS these are the bytes inside, since only those begin a request.
+    socket: S,
     patience: Patience,
     /// Runs until the connection has begun.
     silent: Option<Pin<Box<Sleep>>>,
     heard: usize,
-    /// Runs while a write waits.
+    /// Runs while a write waits, or what was written waits to go out: TLS takes bytes before it can send them.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Stream {
-    pub(super) fn new(socket: TcpStream, patience: Patience) -> Self {
+impl<S> Stream<S> {
+    pub(super) fn new(socket: S, patience: Patience) -> Self {
         let silent = Some(Box::pin(tokio::time::sleep(patience.head)));
         Self { socket, patience, silent, heard: 0, stalled: None }
     }
 
-    fn written(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn written<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.stalled = None;
             return wrote;
@@ -66,7 +68,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
@@ -83,7 +85,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.written(cx, wrote)
@@ -103,7 +105,8 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.written(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,5 +1,6 @@
 //! Batches, which clients of 2025-03-26 may send: each member is a message of its own, and so are the answers.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -67,7 +68,7 @@ impl Gateway {
                 }
             });
             return Ok(Answer::Events(
-                EventStream::new(stream, Vec::new(), self.keep_alive, Arc::default(), Box::new(())).boxed_unsync(),
+                EventStream::new(stream, pending(), self.keep_alive, Arc::default(), Box::new(())).boxed_unsync(),
             ));
         }
         let mut all = Vec::new();
@@ -95,6 +96,10 @@ impl Gateway {
         let reply = match answer {
             Answer::Json { message, .. } => {
                 drop(answers.send(message).await);
+                return;
+            }
+            Answer::Pieces(pieces) => {
+                drop(answers.send(pieces.concat().into()).await);
                 return;
             }
             Answer::Accepted | Answer::SessionEnded => return,

@@ -15,11 +15,10 @@ mod talk;
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
-use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::jsonrpc::{self, Object, Outcome, string_value};
+use crate::jsonrpc::{self, Object, Outcome, Raw, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::level::Level;
 use crate::mcp::method::Method;
@@ -82,7 +81,7 @@ impl Gateway {
         if !self.offer(&call.route, session).await?.logging {
             return Err(Kind::NotServed("The server behind the gateway has no log levels"));
         }
-        let params = Object::parse(request.params.whole.map_or("{}", RawValue::get)).unwrap_or_default();
+        let params = Object::parse(request.params.whole.map_or("{}", Raw::get)).unwrap_or_default();
         let level = params.get("level").and_then(string_value).and_then(|level| Level::parse(&level));
         session.bridge.set_level(level.ok_or(Kind::Params("`level` must be one of the eight log levels"))?);
         Ok(Answer::json(jsonrpc::response(&request.id, "{}")))
@@ -159,7 +158,7 @@ impl Gateway {
 }
 
 /// Takes a notification: there is nobody upstream who could.
-pub(super) fn notified(session: &Session, method: Method, params: Option<&RawValue>) -> Answer {
+pub(super) fn notified(session: &Session, method: Method, params: Option<Raw<'_>>) -> Answer {
     match method {
         Method::Progress => {
             let params = Object::parse_optional(params).unwrap_or_default();

@@ -90,6 +90,8 @@ pub enum Answer {
         /// The new session's id.
         session: Option<Arc<str>>,
     },
+    /// One message, in pieces that follow each other.
+    Pieces(Vec<Bytes>),
     /// One message, still arriving.
     JsonBody(Body),
     /// A stream of events.
@@ -135,6 +137,7 @@ impl std::fmt::Debug for Answer {
             Self::Accepted => "Accepted",
             Self::SessionEnded => "SessionEnded",
             Self::Json { .. } => "Json",
+            Self::Pieces(_) => "Pieces",
             Self::JsonBody(_) => "JsonBody",
             Self::Events(_) => "Events",
         })

@@ -15,10 +15,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, StatusCode};
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, code};
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code};
 use crate::mcp::capabilities::Undeclared;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
@@ -323,8 +322,8 @@ impl Exchange {
                 // 2026-07-28 basic, "Messages": it can't be answered either.
                 tracing::warn!(%method, route = %self.route.name, "a stateless upstream sent a request");
             }
-            Message::Request { id, method, params } => self.asked(id, &method, params.map(RawValue::get)),
-            Message::Notification { method, params } => self.notified(&method, params.map(RawValue::get)),
+            Message::Request { id, method, params } => self.asked(id, &method, params.map(Raw::get)),
+            Message::Notification { method, params } => self.notified(&method, params.map(Raw::get)),
         }
     }
 

@@ -1,26 +1,23 @@
 //! `tasks/get`, `tasks/update` and `tasks/cancel` of the tasks extension. Tasks of either dialect are read, answered and
 //! cancelled here alike: they are the same records.
 
-use std::sync::Arc;
-
 use crate::jsonrpc::{self, Object};
 use crate::mcp::input::{InputResponse, check_response, responses};
-use crate::task::dialect::{core, extension};
-use crate::task::{self, ApplyError, Ending, Event, Finish, Owner, Question, State, Task, TaskId};
+use crate::task::dialect::extension;
+use crate::task::{self, ApplyError, Ending, Event, Finish, Question, State, Task};
 
 use super::call::{Answer, Call};
 use super::rejection::Kind;
-use super::{Gateway, Request, owner};
+use super::{Gateway, Request};
 
 impl Gateway {
     /// The task as it is now, with its open questions or what it came to ("Getting Tasks").
     pub(super) async fn extension_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let task = self.named(&owner, request).await?;
+        let task = self.named_task(call, request).await?;
         // Nothing changes an ended record any more, so both are of the same version.
         let outcome = match task.state {
             State::Ended(Ending::Returned { .. } | Ending::Errored) => {
-                let outcome = self.ledger.outcome(&owner, task.id).await?;
+                let outcome = self.ledger.outcome(&task.owner, task.id).await?;
                 Some(outcome.ok_or(Kind::NoTask(Some(task.id)))?)
             }
             State::Ended(Ending::Cancelled) | State::Held(_) | State::Queued => None,
@@ -35,8 +32,7 @@ impl Gateway {
     /// Takes answers ("Updating Tasks"). What is not open any more, or never was, is ignored; of answers that are none, not
     /// even the good ones beside them are taken.
     pub(super) async fn extension_update(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let task = self.named(&owner, request).await?;
+        let task = self.named_task(call, request).await?;
         let given = given(request)?;
         let mut answers = Vec::new();
         for InputResponse { key, value } in given {
@@ -47,14 +43,14 @@ impl Gateway {
             answers.push((question, value));
         }
         for (question, value) in answers {
-            self.take_answer(&owner, &task, question, value).await?;
+            self.take_answer(&task, question, value).await?;
         }
         Ok(Answer::json(jsonrpc::response(&request.id, extension::ACKNOWLEDGED)))
     }
 
-    async fn take_answer(&self, owner: &Owner, task: &Task, question: &Question, value: Box<str>) -> Result<(), Kind> {
+    async fn take_answer(&self, task: &Task, question: &Question, value: Box<str>) -> Result<(), Kind> {
         let answer = task::Answer::Result(value);
-        match self.ledger.apply(owner, task.id, Event::Answer { number: question.number, answer }).await {
+        match self.ledger.apply(&task.owner, task.id, Event::Answer { number: question.number, answer }).await {
             // A client of the other dialect may have it on its screen.
             Ok(_) => self.deliveries.void(task, question),
             // Somebody was faster, or the task has ended.
@@ -66,9 +62,9 @@ impl Gateway {
 
     /// Ends the task before it answers; one that has ended already is acknowledged too ("Cancelling Tasks").
     pub(super) async fn extension_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let id = named_id(request)?;
-        match self.end_task(&owner, id, Finish::cancelled(None)).await {
+        let task = self.named_task(call, request).await?;
+        let id = task.id;
+        match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
             Ok(_) | Err(ApplyError::Refused { .. }) => {
                 Ok(Answer::json(jsonrpc::response(&request.id, extension::ACKNOWLEDGED)))
             }
@@ -76,15 +72,6 @@ impl Gateway {
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
     }
-
-    async fn named(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = named_id(request)?;
-        self.ledger.get(owner, id).await?.ok_or(Kind::NoTask(Some(id)))
-    }
-}
-
-fn named_id(request: &Request<'_>) -> Result<TaskId, Kind> {
-    core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))
 }
 
 /// The answers that a request brings.

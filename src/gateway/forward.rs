@@ -19,7 +19,7 @@ use crate::metrics::label::UpstreamOutcome;
 use crate::oauth::secret::SubjectToken;
 use crate::task::dialect::core;
 use crate::tenant::fair;
-use crate::upstream::messages::{Messages, collect};
+use crate::upstream::messages::{Messages, collect, collect_pieces};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply, SessionKey};
 
 use super::call::{Answer, Call};
@@ -30,6 +30,9 @@ use super::{Gateway, POST_LIMIT, Request, Route};
 
 /// A JSON answer of at most this many bytes is read before it is passed on, so that one which breaks off becomes an error.
 const SMALL: u64 = 64 * 1024;
+
+/// An answer of at least this many bytes is not copied to change its id.
+const LARGE: usize = 16 * 1024;
 
 /// What is special about a plain call.
 #[derive(Default)]
@@ -53,6 +56,15 @@ pub(super) struct Manner {
 pub(super) enum Registration {
     Call(Arc<Session>, Arc<CancelFlag>, TaskTrackerToken),
     Stream(OpenStream, Counted),
+}
+
+impl Registration {
+    /// Notes that the upstream asks the client something on this call's stream.
+    pub(super) fn note_asked(&self, id: &Id) {
+        if let Self::Call(session, ..) = self {
+            session.note_asked(id);
+        }
+    }
 }
 
 impl Drop for Registration {
@@ -86,6 +98,7 @@ impl Gateway {
             id: plan.upstream_id().clone(),
             limit: plan.limit,
             whole: plan.rewrite.is_some() || plan.minted.is_some() || plan.split_batches || !accept.json,
+            pieces: plan.is_stateless && plan.minted.is_some() && plan.keeps_complete && accept.json,
             no_events: !accept.events,
             exclusive: manner.exclusive,
             // 2025-11-25 ping: answered promptly, however busy the server is with calls.
@@ -193,7 +206,8 @@ impl Gateway {
                 gateway.end_session(&route, &session);
             }
             if let Err(error) = &sent
-                && gateway.has_changed_era(&route, &key, error).await
+                // Boxed like all that is rare here, since every call would have room for it.
+                && Box::pin(gateway.has_changed_era(&route, &key, error)).await
             {
                 if !key.version.has_sessions() {
                     return Err(Kind::OtherEra);
@@ -342,6 +356,8 @@ struct Needs {
     limit: usize,
     /// JSON is to be changed.
     whole: bool,
+    /// But most probably only where it begins.
+    pieces: bool,
     /// The client takes no events: the answer alone, however it comes.
     no_events: bool,
     /// The tool runs alone on its session.
@@ -375,6 +391,9 @@ impl Needs {
                     return Ok(Begun::Json(body));
                 }
                 let limit = self.limit.max(usize::try_from(SMALL).unwrap_or(usize::MAX));
+                if self.pieces {
+                    return begun_of(collect_pieces(&mut body, limit).await?);
+                }
                 let message = collect(&mut body, limit).await?;
                 // Found without parsing: an answer that was cut where its length still fits.
                 if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
@@ -386,13 +405,13 @@ impl Needs {
                 if is_answer(&first, &self.id) {
                     Ok(Begun::Whole(first))
                 } else if self.no_events {
-                    elsewhere.take(first).await;
-                    self.only_answer(Reply::Messages(channel), elsewhere).await
+                    Box::pin(elsewhere.take(first)).await;
+                    Box::pin(self.only_answer(Reply::Messages(channel), elsewhere)).await
                 } else {
                     Ok(Begun::Messages(first, channel))
                 }
             }
-            other => self.only_answer(other, elsewhere).await,
+            other => Box::pin(self.only_answer(other, elsewhere)).await,
         }
     }
 
@@ -408,6 +427,18 @@ impl Needs {
     }
 }
 
+/// A message that came in pieces; one that is cut is none.
+fn begun_of(mut pieces: Vec<Bytes>) -> Result<Begun, Kind> {
+    if pieces.iter().map(Bytes::len).sum::<usize>() >= LARGE {
+        let is_plain = |(first, last): (&Bytes, &Bytes)| first.starts_with(b"{") && last.ends_with(b"}");
+        if pieces.first().zip(pieces.last()).is_some_and(is_plain) {
+            return Ok(Begun::Pieces(pieces));
+        }
+    }
+    let message = if pieces.len() > 1 { pieces.concat().into() } else { pieces.pop().unwrap_or_default() };
+    if is_cut(&message) { Err(Fault::UpstreamProtocol.into()) } else { Ok(Begun::Whole(message)) }
+}
+
 /// Whether a message can't be a whole object or array.
 fn is_cut(message: &[u8]) -> bool {
     let message = message.trim_ascii();
@@ -418,6 +449,10 @@ fn is_cut(message: &[u8]) -> bool {
 fn answer(begun: Begun, plan: Plan, accepts_events: bool) -> Result<Answer, Kind> {
     match begun {
         Begun::Whole(message) => whole(message, &plan, accepts_events),
+        Begun::Pieces(pieces) => match plan.unread_pieces(&pieces) {
+            Some(pieces) => Ok(Answer::Pieces(pieces)),
+            None => whole(pieces.concat().into(), &plan, accepts_events),
+        },
         Begun::Json(body) => Ok(Answer::JsonBody(Relay::of_json(body, plan).boxed_unsync())),
         Begun::Events(body) => Ok(Answer::Events(Relay::of_events(body, plan).boxed_unsync())),
         Begun::Messages(first, channel) => Ok(Answer::Events(Relay::of_channel(&first, channel, plan).boxed_unsync())),

@@ -19,9 +19,8 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::HeaderName;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Id, Object, string_value};
+use crate::jsonrpc::{Id, Object, Raw, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, for_upstream};
 use crate::mcp::envelope::{Envelope, GATEWAY_INFO};
 use crate::mcp::input;
@@ -30,6 +29,7 @@ use crate::mcp::method::Method;
 use crate::mcp::project;
 use crate::mcp::version::ProtocolVersion;
 
+use super::access::tool_name;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::ladder::needs_task;
@@ -37,7 +37,6 @@ use super::modern::TasksOf;
 use super::policy::{Support, TaskPolicy};
 use super::pool::SessionPolicy;
 use super::rejection::{Fault, Kind};
-use super::tools::called_tool;
 use super::{Gateway, Request, modern};
 
 use client::{Client, Waiting};
@@ -76,7 +75,7 @@ impl Gateway {
         call: &Call,
         request: &Request<'_>,
         envelope: &Envelope<'_>,
-        state: &RawValue,
+        state: Raw<'_>,
     ) -> Result<Answer, Kind> {
         check_wishes(envelope)?;
         let claim = self.check_retry(call, request, state.get())?;
@@ -94,7 +93,8 @@ impl Gateway {
         side: Side,
     ) -> Result<Job, Kind> {
         let route = Arc::clone(&call.route);
-        let tool = if request.method == Method::ToolsCall { Some(called_tool(&route, request)?) } else { None };
+        // Whether it may be called was asked before.
+        let tool = if request.method == Method::ToolsCall { Some(tool_name(request)?) } else { None };
         let policy = tool.as_deref().map_or(&route.tools.otherwise, |tool| route.tools.of(tool)).clone();
         let asked = Asked {
             declares_tasks: envelope.has_tasks,
@@ -127,7 +127,7 @@ impl Gateway {
         let profile = if may_ask || is_one || is_of_tools { envelope.client } else { ClientCapabilities::default() };
         Ok(Job {
             gateway: Arc::clone(self),
-            principal: Arc::clone(&call.caller.principal),
+            caller: Arc::clone(&call.caller),
             method: request.name.as_ref().into(),
             tool: tool.map(Into::into),
             side,
@@ -148,7 +148,7 @@ impl Gateway {
     /// `params` for a server of the same era: without what it must not see, and with its own state in place of what the
     /// client keeps of it.
     fn params_for_modern(&self, call: &Call, request: &Request<'_>, envelope: &Envelope<'_>) -> Result<String, Kind> {
-        let whole = request.params.whole.map_or("{}", RawValue::get);
+        let whole = request.params.whole.map_or("{}", Raw::get);
         let state = self.brought_state(&Binding::of(call), request)?;
         Ok(modern::params_for_upstream(request, envelope, state).unwrap_or_else(|| whole.to_owned()))
     }
@@ -189,7 +189,7 @@ pub(super) fn may_be_task(policy: &TaskPolicy, envelope: &Envelope<'_>) -> bool 
 
 /// `params` for a server of the other era.
 fn params_for_legacy(request: &Request<'_>) -> Result<String, Kind> {
-    let whole = request.params.whole.map_or("{}", RawValue::get);
+    let whole = request.params.whole.map_or("{}", Raw::get);
     let params = project::params_for_legacy(whole).ok_or(Kind::Params("`params` must be an object"))?;
     let mut params = Object::parse(&params).map_err(|_| Kind::Params("`params` must be an object"))?;
     // The client's own token means nothing on this hop.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
-use crate::jsonrpc::{self, Object, raw_string, string_value};
+use crate::jsonrpc::{self, Object, Raw, raw_string, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_native_upstream, for_upstream};
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
@@ -29,7 +29,7 @@ impl Gateway {
             return Err(Fault::Shutdown.into());
         }
         let wrong = |message| move |_| Kind::Params(message);
-        let params = request.params.whole.map_or("{}", serde_json::value::RawValue::get);
+        let params = request.params.whole.map_or("{}", Raw::get);
         let params = Object::parse(params).map_err(wrong("`params` must be an object"))?;
         let requested = request.params.protocol_version.and_then(|version| string_value(version.get()));
         let requested = requested.ok_or(Kind::Params("`protocolVersion` must be a string"))?;

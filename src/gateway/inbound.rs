@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Id, Object, Outcome};
+use crate::jsonrpc::{Id, Object, Outcome, Raw};
 use crate::mcp::method::Method;
 use crate::task::dialect::core;
 use crate::task::{self, ApplyError, Event, State};
@@ -14,7 +13,7 @@ use super::call::{Answer, Call};
 use super::held::is_error_object;
 use super::rejection::Kind;
 use super::session::Session;
-use super::{Gateway, bridge, owner};
+use super::{Gateway, bridge};
 
 impl Gateway {
     /// Takes a notification.
@@ -23,7 +22,7 @@ impl Gateway {
         call: &mut Call,
         session: &Arc<Session>,
         method: Method,
-        params: Option<&RawValue>,
+        params: Option<Raw<'_>>,
         body: &Bytes,
     ) -> Result<Answer, Kind> {
         match method {
@@ -70,15 +69,23 @@ impl Gateway {
         body: &Bytes,
     ) -> Result<Answer, Kind> {
         let text = id.as_ref().and_then(Id::as_text);
+        let never = Kind::Unusable("No such request was sent to this client");
         let Some((task_id, number)) = text.as_deref().and_then(core::parse_question_id) else {
             if session.terms.is_bridged() {
                 return bridge::answered(session, text.as_deref(), outcome).await;
             }
+            if !session.may_answer(id.as_ref()) {
+                return Err(never);
+            }
             return self.forward_one_way(call, session, body.clone()).await;
         };
-        let never = Kind::Unusable("No such request was sent to this client");
-        let owner = owner(&call.caller.principal, &call.route);
-        let Some(task) = self.ledger.get(&owner, task_id).await? else { return Err(never) };
+        let task = match self.task_of(call, task_id).await {
+            Err(Kind::NoTask(_)) => {
+                self.note_absent(call, Some(task_id));
+                return Err(self.missed(&call.caller.principal, never));
+            }
+            task => task?,
+        };
         if matches!(&task.state, State::Held(asked) if number >= asked.next_number) || task.state == State::Queued {
             return Err(never);
         }
@@ -95,7 +102,7 @@ impl Gateway {
             Outcome::Result(result) => task::Answer::Result(core::without_related(result.get()).into()),
             Outcome::Error(error) => task::Answer::Error(error.get().into()),
         };
-        let applied = self.ledger.apply(&owner, task_id, Event::Answer { number, answer }).await;
+        let applied = self.ledger.apply(&task.owner, task_id, Event::Answer { number, answer }).await;
         if let (Ok(_), Some(question)) =
             (&applied, task.state.questions().iter().find(|question| question.number == number))
         {
@@ -110,7 +117,7 @@ impl Gateway {
 }
 
 /// Which request a cancel names.
-fn cancelled_id(params: Option<&RawValue>) -> Option<Id> {
+fn cancelled_id(params: Option<Raw<'_>>) -> Option<Id> {
     let params = Object::parse_optional(params).ok()?;
     Id::from_json(params.get("requestId")?).ok()
 }

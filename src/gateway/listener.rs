@@ -137,6 +137,7 @@ impl Gateway {
                 if calls > 0 {
                     tracing::warn!(%method, calls, "nobody can say whose question this is; `exclusive: true` for its tool would tell");
                 }
+                session.note_asked(&id);
                 if to_stream(session, &message, event_id) {
                     return;
                 }

@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Message, Object, Outcome, code, raw_string};
+use crate::jsonrpc::{Id, Message, Object, Outcome, Raw, code, raw_string};
 use crate::mcp::RELATED_TASK;
 use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
@@ -15,17 +14,18 @@ use crate::mcp::input::{ResultType, is_plainly_complete, is_typed};
 use crate::mcp::method::Method;
 use crate::mcp::project::{self, HopError};
 use crate::mcp::version::ProtocolVersion;
+use crate::tenant::Caller;
 use crate::upstream::SessionKey;
 
+use super::access::called_tool;
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::forward::Manner;
 use super::front::{may_be_task, state::Binding};
 use super::policy::Support;
 use super::rejection::{Fault, Kind};
-use super::relay::{Rewrite, Rewritten};
+use super::relay::{BEFORE_ID, Rewrite, Rewritten};
 use super::session::{Session, Terms};
-use super::tools::{called_tool, only_permitted};
 use super::{Gateway, Request, Route, ladder, schemas};
 
 impl Gateway {
@@ -72,7 +72,7 @@ impl Gateway {
         match (request.method, side) {
             (Method::ToolsCall, side) => self.modern_tools_call(call, request, envelope, side).await,
             (method, Side::Modern(upstream)) => {
-                let manner = Manner { rewrite: rewrite_of(method, &call.route), ..Manner::default() };
+                let manner = Manner { rewrite: rewrite_of(method, call), ..Manner::default() };
                 self.modern_forward(call, request, envelope, upstream, manner).await
             }
             (_, Side::Legacy) => self.fronted(call, request, envelope, Side::Legacy).await,
@@ -100,14 +100,14 @@ impl Gateway {
         envelope: &Envelope<'_>,
         side: Side,
     ) -> Result<Answer, Kind> {
-        let name = called_tool(&call.route, request)?;
+        let name = called_tool(call, request)?;
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
         if !route.native && policy.support == Support::Required && !envelope.has_tasks {
             return Err(ladder::needs_task());
         }
         if let Side::Modern(_) = &side {
-            let arguments = request.params.arguments.map(RawValue::get);
+            let arguments = request.params.arguments.map(Raw::get);
             let checked = self.check_mirrored(&route, &name, arguments, &call.headers).await;
             checked.map_err(|mismatch| Kind::HeaderMismatch(mismatch.to_string().into()))?;
         }
@@ -147,7 +147,7 @@ impl Gateway {
         if matches!(&answered, Err(Kind::Upstream { error, .. }) if is_header_mismatch(error)) {
             route.schemas.forget();
         }
-        answered.and_then(with_its_status).map_err(of_stateless)
+        answered.and_then(|answer| with_its_status(answer, &request.id)).map_err(of_stateless)
     }
 
     /// The upstream's state that a client brings back, as the upstream gave it.
@@ -160,7 +160,7 @@ impl Gateway {
     }
 
     /// A conversation for one request of a modern client.
-    pub(super) fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
+    fn conversation(&self, call: &Call, upstream: SessionKey, client: ClientCapabilities) -> Arc<Session> {
         let terms = Terms {
             route: Arc::clone(&call.route.name),
             principal: call.caller.principal.digest(),
@@ -168,7 +168,7 @@ impl Gateway {
             upstream,
             client,
         };
-        self.sessions.unlisted(terms, None)
+        self.sessions.passing(terms)
     }
 }
 
@@ -202,18 +202,18 @@ fn with_state(request: &Request<'_>, state: String) -> Option<String> {
 }
 
 /// What is changed in a server's answer to a method, beside what is checked in all.
-fn rewrite_of(method: Method, route: &Arc<Route>) -> Option<Rewrite> {
-    let route = Arc::clone(route);
-    let change: fn(&str, &Route) -> Option<String> = match method {
-        Method::Discover => |result, route| {
+fn rewrite_of(method: Method, call: &Call) -> Option<Rewrite> {
+    let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
+    let change: fn(&str, &Route, &Arc<Caller>) -> Option<String> = match method {
+        Method::Discover => |result, route, _| {
             route.eras.introduced(result);
             discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
         },
-        Method::ToolsList => |result, route| permitted_tools(result, route),
+        Method::ToolsList => permitted_tools,
         _ => return None,
     };
     Some(Arc::new(move |outcome| match outcome {
-        Outcome::Result(result) => change(result.get(), &route).map_or(Rewritten::Same, Rewritten::Result),
+        Outcome::Result(result) => change(result.get(), &route, &caller).map_or(Rewritten::Same, Rewritten::Result),
         Outcome::Error(_) => Rewritten::Same,
     }))
 }
@@ -240,13 +240,17 @@ pub(super) fn discovered(result: &str, tasks: TasksOf) -> Option<String> {
     Some(result.set("supportedVersions", versions).set("capabilities", capabilities).to_json())
 }
 
-/// A page of tools without those that the route denies and those whose annotations are not valid; `None` when it can pass
-/// as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope").
-fn permitted_tools(result: &str, route: &Route) -> Option<String> {
+/// A page of tools without those that the caller may not know of and those whose annotations are not valid; `None` when it
+/// can pass as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope"), and neither may what
+/// others would see filtered.
+fn permitted_tools(result: &str, route: &Route, caller: &Arc<Caller>) -> Option<String> {
     let valid = schemas::without_invalid(result);
-    let shown =
-        if route.tools.permits_all() { None } else { only_permitted(valid.as_deref().unwrap_or(result), &route.tools) };
-    let shown = shown.or(valid)?;
+    let shown = route.only_shown(caller, valid.as_deref().unwrap_or(result));
+    let shown = match shown.or(valid) {
+        Some(shown) => shown,
+        None if route.rules.is_empty() => return None,
+        None => result.to_owned(),
+    };
     let mut shown = Object::parse(&shown).ok()?;
     Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json())
 }
@@ -345,8 +349,16 @@ fn is_of_this_era(error: &str) -> bool {
 
 /// An error becomes a refusal where it has a status of its own (2026-07-28 basic, "Error Codes"): over stdio a server
 /// can't say it.
-fn with_its_status(answer: Answer) -> Result<Answer, Kind> {
+fn with_its_status(answer: Answer, id: &Id) -> Result<Answer, Kind> {
     let Answer::Json { message, .. } = &answer else { return Ok(answer) };
+    let is_result = message.starts_with(b"{\"result\":")
+        || message
+            .strip_prefix(BEFORE_ID)
+            .and_then(|rest| rest.strip_prefix(id.as_json().as_bytes()))
+            .is_some_and(|rest| rest.starts_with(b",\"result\":"));
+    if is_result {
+        return Ok(answer);
+    }
     let may_be = |code: &[u8]| memchr::memmem::find(message, code).is_some();
     if !may_be(b"-3202") && !may_be(b"-32601") {
         return Ok(answer);

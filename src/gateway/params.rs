@@ -1,9 +1,8 @@
 //! The members of `params` that decide what is done with a request, read in one pass with all others left unread.
 
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 
-use crate::jsonrpc::{Defect, Object};
+use crate::jsonrpc::{self, Defect, Object, Raw, present};
 use crate::mcp::RELATED_TASK_WORD;
 
 /// What decides. A repeated one is refused: two readers could take different ones.
@@ -11,41 +10,61 @@ use crate::mcp::RELATED_TASK_WORD;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Params<'a> {
     #[serde(borrow, default, rename = "_meta", deserialize_with = "present")]
-    pub(super) meta: Option<&'a RawValue>,
+    pub(super) meta: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) name: Option<&'a RawValue>,
+    pub(super) name: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) uri: Option<&'a RawValue>,
+    pub(super) uri: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) task_id: Option<&'a RawValue>,
+    pub(super) task_id: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) protocol_version: Option<&'a RawValue>,
+    pub(super) protocol_version: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) task: Option<&'a RawValue>,
+    pub(super) task: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) arguments: Option<&'a RawValue>,
+    pub(super) arguments: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) cursor: Option<&'a RawValue>,
+    pub(super) cursor: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) request_state: Option<&'a RawValue>,
+    pub(super) request_state: Option<Raw<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
-    pub(super) input_responses: Option<&'a RawValue>,
+    pub(super) input_responses: Option<Raw<'a>>,
     #[serde(skip)]
-    pub(super) whole: Option<&'a RawValue>,
-}
-
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
+    pub(super) whole: Option<Raw<'a>>,
 }
 
 impl<'a> Params<'a> {
     /// Reads a request's `params`. An array has none of these members and passes unread.
-    pub(super) fn read(params: &'a RawValue) -> Result<Self, Defect> {
+    pub(super) fn read(params: Raw<'a>) -> Result<Self, Defect> {
         if !params.get().starts_with('{') {
             return Ok(Self { whole: Some(params), ..Self::default() });
         }
-        let read: Self = serde_json::from_str(params.get()).map_err(|error| Defect::Member(error.to_string()))?;
+        let read = match Self::scan(params.get()) {
+            Some(read) => read,
+            None => serde_json::from_str(params.get()).map_err(|error| Defect::Member(error.to_string()))?,
+        };
         Ok(Self { whole: Some(params), ..read })
+    }
+
+    fn scan(text: &'a str) -> Option<Self> {
+        let mut read = Self::default();
+        let is_whole = jsonrpc::members(text, |name, value| {
+            let member = match name {
+                "_meta" => &mut read.meta,
+                "name" => &mut read.name,
+                "uri" => &mut read.uri,
+                "taskId" => &mut read.task_id,
+                "protocolVersion" => &mut read.protocol_version,
+                "task" => &mut read.task,
+                "arguments" => &mut read.arguments,
+                "cursor" => &mut read.cursor,
+                "requestState" => &mut read.request_state,
+                "inputResponses" => &mut read.input_responses,
+                _ => return true,
+            };
+            member.replace(value).is_none()
+        });
+        is_whole.then_some(read)
     }
 
     /// The progress token as JSON text.

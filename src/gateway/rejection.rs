@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::{self, Defect, ErrorObject, Id, code};
 use crate::mcp::envelope;
 use crate::mcp::version::ProtocolVersion;
-use crate::task::store::{Quota, StoreError};
+use crate::task::store::{Quota, QuotaReason, StoreError};
 use crate::task::{Status, TaskId};
 use crate::upstream;
 
@@ -223,8 +223,13 @@ impl From<upstream::Error> for Kind {
 impl From<StoreError> for Kind {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Quota(Quota { reason, limit }) => {
-                Self::Quota { reason: reason.as_str(), limit, retry_after: QUOTA_RETRY }
+            StoreError::Quota(Quota { reason, limit, until_expiry }) => {
+                let retry_after = match reason {
+                    // The first task that goes makes room for one. Of bytes it may hold too few: then the next answer says more.
+                    QuotaReason::KeptTasks | QuotaReason::KeptBytes => until_expiry.unwrap_or(QUOTA_RETRY),
+                    QuotaReason::RunningTasks | QuotaReason::QueuedTasks => QUOTA_RETRY,
+                };
+                Self::Quota { reason: reason.as_str(), limit, retry_after }
             }
             other => {
                 tracing::error!(error = %Chain(&other), "store failed");
@@ -234,7 +239,9 @@ impl From<StoreError> for Kind {
     }
 }
 
-/// When a full quota is worth another try: places become free as tasks end, which nobody can foretell.
+/// When a full quota is worth another try, where nobody can say: places become free as calls, sessions and streams end. It may
+/// be the next moment or hours from now. So this is the least that makes sense, a client's usual pace of polls, and no
+/// promise.
 pub const QUOTA_RETRY: Duration = Duration::from_secs(1);
 
 impl Rejection {

@@ -3,25 +3,26 @@
 //! Events that are ready together leave together; a lone one leaves at once. A silent stream is kept warm. A body that
 //! its client drops does not take the upstream's call with it.
 
+mod answered;
 mod detached;
 mod event_stream;
+mod gather;
 mod plan;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use memchr::memmem::Finder;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::DropGuard;
 
-use crate::jsonrpc::{self, Id, Message};
+use crate::jsonrpc;
 use crate::sse::{self, Event, Framer};
 use crate::upstream::messages::Messages;
 use crate::upstream::{Body, Error, Reply};
@@ -29,10 +30,11 @@ use crate::upstream::{Body, Error, Reply};
 use super::call::Answer;
 use super::rejection::{Chain, Fault, Kind};
 
+use answered::{Last, answers, chunk_answers, is_response};
 pub(super) use detached::{Detached, Waited};
 pub(super) use event_stream::EventStream;
 use plan::Look;
-pub(super) use plan::{Begun, Minted, Places, Plan, Rewrite, Rewritten, Sending};
+pub(super) use plan::{BEFORE_ID, Begun, Minted, Places, Plan, Rewrite, Rewritten, Sending};
 
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
@@ -56,31 +58,6 @@ enum Source {
     Ended,
 }
 
-/// What was passed on last: a copy, since a piece of the upstream's body keeps the whole buffer that it was read into.
-#[derive(Default)]
-struct Last {
-    bytes: Vec<u8>,
-    /// Whole events, the message among them.
-    are_events: bool,
-}
-
-impl Last {
-    fn set(&mut self, bytes: &[u8], are_events: bool) {
-        self.bytes.clear();
-        self.bytes.extend_from_slice(bytes);
-        self.are_events = are_events;
-    }
-
-    fn answers(&self, id: &Id) -> bool {
-        let bytes = || Bytes::copy_from_slice(&self.bytes);
-        if self.are_events {
-            sse::last_message(bytes()).is_some_and(|message| is_response(&message, id))
-        } else {
-            is_response(&self.bytes, id)
-        }
-    }
-}
-
 /// The body of the answer to one plain call.
 pub(super) struct Relay {
     source: Source,
@@ -92,6 +69,8 @@ pub(super) struct Relay {
     written: Option<Instant>,
     /// They have yet to run.
     yielded: bool,
+    /// What comes of a burst is joined by a job of its own.
+    gathered: bool,
     /// The response was passed on.
     answered: bool,
     /// The last message that was passed on, which may be the response too.
@@ -162,6 +141,7 @@ impl Relay {
             seen: 0,
             written: None,
             yielded: false,
+            gathered: false,
             answered: false,
             last: Last::default(),
             watch,
@@ -173,7 +153,7 @@ impl Relay {
     }
 
     /// Takes what the upstream has ready; says whether the source is at its end.
-    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn fill(&mut self, cx: &mut Context<'_>, is_burst: bool) -> Poll<()> {
         while self.out.len() < JOINED {
             match &mut self.source {
                 Source::Ended => return Poll::Ready(()),
@@ -200,7 +180,7 @@ impl Relay {
                         None => self.finish(),
                         Some(Ok(frame)) => {
                             let chunk = frame.into_data().unwrap_or_default();
-                            self.pass_chunk(chunk);
+                            if is_burst && !self.gathered { self.gather(&chunk) } else { self.pass_chunk(chunk) }
                         }
                         Some(Err(error)) => self.lose(&error),
                     },
@@ -232,6 +212,10 @@ impl Relay {
                 }
                 self.source = Source::Ended;
             }
+            Begun::Pieces(pieces) => {
+                self.pass(&pieces.concat().into());
+                self.source = Source::Ended;
+            }
             Begun::Json(body) => self.source = Source::Whole(Messages::of_reply(Reply::Json(body), limit)),
             Begun::Events(body) => self.source = Source::Events(body, Framer::new(limit)),
             Begun::Messages(first, channel) => {
@@ -241,23 +225,42 @@ impl Relay {
         }
     }
 
+    /// Has the rest of a stream joined.
+    fn gather(&mut self, chunk: &Bytes) {
+        let Some(plan) = &self.plan else { return };
+        if let Source::Events(body, framer) = std::mem::replace(&mut self.source, Source::Ended) {
+            self.source = Source::Events(gather::gathered(&plan.gateway.jobs, chunk, body), framer);
+            self.gathered = true;
+        }
+    }
+
     /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
     fn pass_chunk(&mut self, chunk: Bytes) {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
         let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+            // About as much will be passed on.
+            self.out.reserve(chunk.len());
             return framer.push(chunk);
         };
         self.answered = self.answered || chunk_answers(&chunk, &plan.id);
-        self.out.extend_from_slice(&chunk);
-        if has_messages {
+        if has_messages && !self.answered {
             self.last.set(&chunk, true);
+        }
+        match chunk.try_into_mut() {
+            // It is nobody else's any more.
+            Ok(chunk) if self.out.is_empty() => self.out = chunk,
+            Ok(chunk) => self.out.extend_from_slice(&chunk),
+            Err(chunk) => self.out.extend_from_slice(&chunk),
         }
     }
 
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
+        if let (Some([before, after]), Some(token)) = (plan.plain_progress(&frame), plan.token()) {
+            return [before, token, after].into_iter().for_each(|part| self.out.extend_from_slice(part));
+        }
         let event = Event::parse(&frame);
         // What is changed here would come unchanged from upstream, were the stream taken up again there.
         let may_resume = plan.rewrite.is_none() && plan.minted.is_none();
@@ -389,45 +392,6 @@ fn withheld() {
 /// Before the ids of events that are the upstream's: they are resumed there.
 pub(super) const UPSTREAM_EVENT: &str = "u.";
 
-/// Whether a message, or one of an array, answers a request; most are known not to without being parsed.
-fn answers(message: &[u8], id: &Id) -> bool {
-    if !has_outcome(message) {
-        return false;
-    }
-    match jsonrpc::split_batch(message) {
-        Ok(members) => members.iter().any(|member| is_response(member.get().as_bytes(), id)),
-        Err(_) => is_response(message, id),
-    }
-}
-
-/// Whether one of these events answers a request.
-fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
-    if !has_outcome(chunk) {
-        return false;
-    }
-    let mut framer = Framer::new(chunk.len());
-    framer.push(chunk.clone());
-    std::iter::from_fn(|| framer.next_frame().ok().flatten())
-        .any(|frame| Event::parse(&frame).data.is_some_and(|data| answers(&data, id)))
-}
-
-/// No response is without one of these words.
-fn has_outcome(bytes: &[u8]) -> bool {
-    // Made once: making one costs more than searching an event.
-    static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"result\"", "\"error\""].map(Finder::new));
-    WORDS.iter().any(|word| word.find(bytes).is_some())
-}
-
-/// Whether a message answers a request. Anything with an error but no readable id counts as well.
-fn is_response(message: &[u8], id: &Id) -> bool {
-    match Message::parse(message) {
-        Ok(Message::Response { id: answered, .. }) => answered.is_none_or(|answered| answered == *id),
-        // A batch can hold the response; it is passed on whole only to clients that read batches.
-        Err(jsonrpc::Defect::Batch) => true,
-        _ => false,
-    }
-}
-
 impl HttpBody for Relay {
     type Data = Bytes;
     type Error = Error;
@@ -467,11 +431,12 @@ impl HttpBody for Relay {
         if is_late {
             this.time_out();
         }
-        let filled = this.fill(cx);
+        let is_burst = this.written.is_some_and(|written| now - written < BURST);
+        let filled = this.fill(cx, is_burst);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {
             // Whoever reads from the upstream hands over one piece at a time, and has to run before there can be more.
-            let may_be_more = this.written.is_some_and(|written| now - written < BURST) && this.seen < this.out.len();
+            let may_be_more = is_burst && !this.gathered && this.seen < this.out.len();
             if filled.is_pending() && may_be_more {
                 (this.seen, this.yielded) = (this.out.len(), true);
                 cx.waker().wake_by_ref();
@@ -548,7 +513,7 @@ async fn drain(source: Source, mut plan: Plan, watch: Option<DropGuard>) {
             Source::Ended => return,
         };
         match begun {
-            Begun::Whole(_) => {}
+            Begun::Whole(_) | Begun::Pieces(_) => {}
             Begun::Json(mut body) | Begun::Events(mut body) => while let Some(Ok(_)) = body.frame().await {},
             Begun::Messages(_, mut channel) => while channel.recv().await.is_some() {},
         }

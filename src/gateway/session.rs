@@ -3,9 +3,9 @@
 //! The id carries all that outlives a restart; the table here keeps only what is alive. A session is one client's,
 //! with one upstream session of its own behind it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,10 @@ use crate::upstream::SessionKey;
 
 use super::{Route, bridge};
 
+/// The number of a conversation that nothing belongs to; no drawn one is that.
+const UNNUMBERED: SessionNumber = 0;
+/// Questions of a server without sessions that are remembered, so that nobody else answers them.
+const MOST_ASKED: usize = 256;
 /// So much may wait for a slow reader of a stream.
 const WAITING_BYTES: usize = 1024 * 1024;
 
@@ -65,8 +69,8 @@ pub struct Session {
     pub token: Arc<str>,
     /// Cancelled when the session has ended.
     pub ended: CancellationToken,
-    /// Shared by calls, alone for those of exclusive tools.
-    pub exclusive: Arc<RwLock<()>>,
+    /// See [`Session::exclusive`].
+    exclusive: OnceLock<Arc<RwLock<()>>>,
     /// What is kept here because the server keeps nothing.
     pub(super) bridge: bridge::State,
     last_seen: AtomicU64,
@@ -92,6 +96,8 @@ pub struct Live {
     pub listener: Option<CancellationToken>,
     /// The upstream has no standalone stream.
     pub listening_refused: bool,
+    /// What a server without sessions has asked this client, oldest first.
+    asked: VecDeque<Id>,
 }
 
 impl Live {
@@ -214,13 +220,31 @@ impl CancelFlag {
 }
 
 impl Session {
+    /// Notes that this client was asked something by a server that can't tell its clients apart.
+    pub(super) fn note_asked(&self, id: &Id) {
+        if self.terms.upstream.id.is_some() {
+            return;
+        }
+        let asked = &mut self.live().asked;
+        if asked.len() == MOST_ASKED {
+            asked.pop_front();
+        }
+        asked.push_back(id.clone());
+    }
+
+    /// Whether an answer to that question may come from this client: where the server knows its sessions, it says so
+    /// itself.
+    pub(super) fn may_answer(&self, id: Option<&Id>) -> bool {
+        self.terms.upstream.id.is_some() || id.is_none_or(|id| self.live().asked.contains(id))
+    }
+
     fn new(number: SessionNumber, token: Arc<str>, terms: Terms, now: Timestamp, counted: Option<Counted>) -> Self {
         Self {
             number,
             terms,
             token,
             ended: CancellationToken::new(),
-            exclusive: Arc::default(),
+            exclusive: OnceLock::new(),
             bridge: bridge::State::default(),
             last_seen: AtomicU64::new(now.as_millis()),
             open_streams: AtomicUsize::new(0),
@@ -232,6 +256,11 @@ impl Session {
     /// What goes on in it. Held only for a few instructions.
     pub fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shared by calls, alone for those of exclusive tools. Made when the first asks, since most routes have no such tool.
+    pub fn exclusive(&self) -> Arc<RwLock<()>> {
+        Arc::clone(self.exclusive.get_or_init(Arc::default))
     }
 
     /// Whether no client holds an id of it (see [`Sessions::unlisted`]).
@@ -366,7 +395,13 @@ impl Sessions {
     #[must_use]
     pub fn unlisted(&self, terms: Terms, counted: Option<Counted>) -> Arc<Session> {
         let number = Uuid::new_v4().as_u128();
-        Arc::new(Session::new(number, "".into(), terms, self.clock.now(), counted))
+        Arc::new(Session::new(number, Arc::default(), terms, self.clock.now(), counted))
+    }
+
+    /// The same for a call that passes as it is: nothing ever asks for its number, so that it is drawn for none.
+    #[must_use]
+    pub fn passing(&self, terms: Terms) -> Arc<Session> {
+        Arc::new(Session::new(UNNUMBERED, Arc::default(), terms, self.clock.now(), None))
     }
 
     /// The session of that id, if it is alive and that caller's on that route. Anything else is the same nothing.

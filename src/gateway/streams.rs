@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::jsonrpc::Id;
+use crate::task::Owner;
 use crate::upstream::{Error, Listening};
 
 use super::bridge::CALL_EVENT;
@@ -17,7 +18,7 @@ use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
 use super::session::{CancelFlag, OpenStream, Session};
 use super::tasks::TASK_EVENT;
-use super::{Gateway, POST_LIMIT, Route, over, owner};
+use super::{Gateway, POST_LIMIT, Route, over, reached};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
@@ -35,37 +36,51 @@ impl Gateway {
         let session = self.session(&call)?;
         let unusable = Kind::Unusable("No stream can be resumed after this Last-Event-ID");
         match call.last_event_id.as_deref() {
-            None => Ok(self.standalone(&call.route, &session, None)),
+            None => Ok(self.standalone(&call, &session, None)),
             Some(id) => {
+                // Where the server has no sessions, an event id of its own may be of anybody's stream.
+                let is_alone = session.terms.upstream.id.is_some();
                 if let Some(id) = id.strip_prefix(LISTENER_EVENT) {
-                    return Ok(self.standalone(&call.route, &session, Some(id.to_owned())));
+                    let id = is_alone.then(|| id.to_owned());
+                    return Ok(self.standalone(&call, &session, id));
                 }
                 if let Some(id) = id.strip_prefix(TASK_EVENT) {
-                    let (task, request, is_last) = self.open_event(id).ok_or(unusable)?;
-                    let owner = owner(&call.caller.principal, &call.route);
-                    let found = self.ledger.get(&owner, task).await.map_err(Kind::from)?;
-                    if is_last || found.is_none() {
-                        // An empty stream would be asked for again and again.
-                        return Err(Kind::Unusable("This stream has been delivered to its end").into());
-                    }
-                    return Ok(self.result_stream(&call.route, &session, owner, task, request));
+                    return Ok(self.taken_up(&call, &session, id, unusable).await?);
                 }
                 if let Some(id) = id.strip_prefix(CALL_EVENT) {
                     return Ok(self.bridged_rest(&call.route, &session, id)?);
                 }
-                let id = id.strip_prefix(UPSTREAM_EVENT).ok_or(unusable)?;
-                Ok(self.resume(&call.route, &session, id).await?)
+                match id.strip_prefix(UPSTREAM_EVENT) {
+                    Some(id) if is_alone => Ok(self.resume(&call.route, &session, id).await?),
+                    _ => Err(unusable.into()),
+                }
             }
         }
     }
 
-    /// The client's stream for whatever belongs to no request: fed by the upstream's, and by the session's tasks.
-    fn standalone(
+    /// A `tasks/result` stream that its client lost. An event id of another's task is like one that was never given out.
+    async fn taken_up(
         self: &Arc<Self>,
-        route: &Arc<Route>,
+        call: &Call,
         session: &Arc<Session>,
-        last_event_id: Option<String>,
-    ) -> Answer {
+        event_id: &str,
+        unusable: Kind,
+    ) -> Result<Answer, Kind> {
+        let Some((id, request, is_last)) = self.open_event(event_id) else { return Err(unusable) };
+        let task = match self.task_of(call, id).await {
+            Err(Kind::NoTask(_)) => return Err(unusable),
+            task => task?,
+        };
+        if is_last {
+            // An empty stream would be asked for again and again.
+            return Err(Kind::Unusable("This stream has been delivered to its end"));
+        }
+        Ok(self.result_stream(call, session, Owner::clone(&task.owner), id, request))
+    }
+
+    /// The client's stream for whatever belongs to no request: fed by the upstream's, and by the session's tasks.
+    fn standalone(self: &Arc<Self>, call: &Call, session: &Arc<Session>, last_event_id: Option<String>) -> Answer {
+        let route = &call.route;
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         {
@@ -94,15 +109,17 @@ impl Gateway {
             number: stream.number,
             _opened: (session.open_stream(self.clock), route.metrics.stream()),
         };
+        let (of_session, of_all) = (session.ended.clone(), self.closing.clone());
+        let expired = reached(self.expiry(&call.caller));
+        let ended = async move {
+            tokio::select! {
+                () = of_session.cancelled() => {}
+                () = of_all.cancelled() => {}
+                () = expired => {}
+            }
+        };
         Answer::Events(
-            EventStream::new(
-                receiver,
-                vec![session.ended.clone(), self.closing.clone()],
-                self.keep_alive,
-                stream.waiting,
-                Box::new(guard),
-            )
-            .boxed_unsync(),
+            EventStream::new(receiver, ended, self.keep_alive, stream.waiting, Box::new(guard)).boxed_unsync(),
         )
     }
 

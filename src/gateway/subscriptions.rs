@@ -10,12 +10,14 @@ mod tasks;
 mod watcher;
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Id, Object};
 use crate::mcp::envelope::{Envelope, SERVER_INFO, SUBSCRIPTION_ID};
@@ -23,7 +25,7 @@ use crate::mcp::method::Method;
 use crate::mcp::subscription::{Filter, tagged};
 use crate::metrics::Counted;
 use crate::sse;
-use crate::task::Ledger;
+use crate::task::{Ledger, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::Error;
 
@@ -32,7 +34,7 @@ use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::relay::EventStream;
 use super::session::Stream;
-use super::{Gateway, Request, Route, ladder, owner};
+use super::{Gateway, Request, Route, ladder, over, owner, reached};
 use feed::Feed;
 use inbox::Change;
 use tasks::{Shown, Watched};
@@ -124,7 +126,10 @@ impl Gateway {
             true => (None, asked),
             false => (asked.tasks.clone(), Filter { tasks: None, ..asked }),
         };
-        let watched = Watched::begin(&self.ledger, owner(&call.caller.principal, route), ours.as_ref()).await?;
+        let denied = self.denied_among(call, ours.as_ref()).await?;
+        let owner = owner(&call.caller.principal, route);
+        let watched = Watched::begin(&self.ledger, owner, ours.as_ref(), &denied).await?;
+        self.check_absent(call, watched.as_ref().map(Watched::absent).unwrap_or_default())?;
         let (source, mut honoured) = self.source(route, &call.caller.principal, of_server).await?;
         if let Some(watched) = &watched {
             honoured.tasks = Some(watched.named());
@@ -132,12 +137,21 @@ impl Gateway {
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
-        let body = EventStream::new(receiver, Vec::new(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
+        let body = EventStream::new(receiver, pending(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
         let sending = Sending { id: request.id.clone(), route: Arc::clone(route), stream };
-        let teller = Teller { sending, source, watched, honoured, _held: held };
+        let expires = self.expiry(&call.caller);
+        let teller = Teller { sending, source, watched, honoured, expires, _held: held };
         let gateway = Arc::clone(self);
         self.jobs.spawn("subscription", async move { teller.run(&gateway).await });
         Ok(Answer::Events(body.boxed_unsync()))
+    }
+
+    /// Tasks that are named and not there for the caller are left out of a stream. All of them count as asked for in vain, and a
+    /// caller over that bound gets no stream that names such.
+    fn check_absent(&self, call: &Call, absent: &[Option<TaskId>]) -> Result<(), Kind> {
+        let Ok(number @ 1..) = u32::try_from(absent.len()) else { return Ok(()) };
+        absent.iter().for_each(|task| self.note_absent(call, *task));
+        self.lookups.missed(&call.caller.principal, number).map_err(over("lookups"))
     }
 
     /// Where the server's changes come from, and what it honours of the filter.
@@ -190,7 +204,7 @@ impl Source {
         match self {
             Self::Feed(feed) => feed.next().await,
             Self::Watching(watching) => watching.next().await,
-            Self::Nothing => std::future::pending().await,
+            Self::Nothing => pending().await,
         }
     }
 }
@@ -201,6 +215,8 @@ struct Teller {
     source: Source,
     watched: Option<Watched>,
     honoured: Filter,
+    /// The client listens again with another credential then.
+    expires: Option<Instant>,
     _held: (Admitted, Counted),
 }
 
@@ -218,6 +234,7 @@ impl Teller {
             biased;
             () = gone.closed() => false,
             () = gateway.closing.cancelled() => true,
+            () = reached(self.expires) => true,
             is_over = self.tell(gateway) => is_over,
         };
         if is_over {
@@ -276,7 +293,7 @@ impl Sending {
 async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> Shown {
     match watched {
         Some(watched) => watched.next(ledger).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

@@ -1,10 +1,12 @@
 //! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of the core dialect (2025-11-25 tasks).
 
+use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
@@ -18,7 +20,7 @@ use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
-use super::{Gateway, Request, Route, owner};
+use super::{Gateway, Request, Route, owner, reached};
 
 /// Tasks on one page of `tasks/list`.
 const PAGE: usize = 50;
@@ -30,22 +32,17 @@ const RETRY_MS: u64 = 1000;
 pub(super) const TASK_EVENT: &str = "t.";
 
 impl Gateway {
-    async fn find(&self, owner: &Owner, request: &Request<'_>) -> Result<Arc<Task>, Kind> {
-        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
-        self.ledger.get(owner, id).await?.ok_or(Kind::NoTask(Some(id)))
-    }
-
     /// The task as it is now ("Getting Tasks").
     pub(super) async fn tasks_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let task = self.find(&owner(&call.caller.principal, &call.route), request).await?;
+        let task = self.named_task(call, request).await?;
         Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task))))
     }
 
     /// Ends the task before it answers; the job that holds the call tells the upstream ("Cancelling Tasks").
     pub(super) async fn tasks_cancel(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let id = core::task_id(request.params.task_id).ok_or(Kind::NoTask(None))?;
-        match self.end_task(&owner, id, Finish::cancelled(None)).await {
+        let task = self.named_task(call, request).await?;
+        let id = task.id;
+        match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
             Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
             Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
@@ -69,7 +66,7 @@ impl Gateway {
             tasks.truncate(PAGE);
             tasks.last().map(|last| self.seal_cursor(&Position::of(last), call))
         });
-        let tasks = tasks.iter().map(Arc::as_ref);
+        let tasks = tasks.iter().map(Arc::as_ref).filter(|task| call.route.shows_task(&call.caller, task));
         let result = core::list_result(tasks, next.flatten().as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
@@ -100,15 +97,15 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let owner = owner(&call.caller.principal, &call.route);
-        let task = self.find(&owner, request).await?;
+        let task = self.named_task(call, request).await?;
+        let owner = Owner::clone(&task.owner);
         if task.state.is_ended() {
             let message = self.outcome_message(&call.route, &task, &request.id).await?;
             self.note_read(&task).await;
             return Ok(Answer::json(message));
         }
         if call.accept.events {
-            return Ok(self.result_stream(&call.route, session, owner, task.id, request.id.clone()));
+            return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
         }
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
@@ -141,12 +138,13 @@ impl Gateway {
     /// questions and the outcome once more.
     pub(super) fn result_stream(
         self: &Arc<Self>,
-        route: &Arc<Route>,
+        call: &Call,
         session: &Arc<Session>,
         owner: Owner,
         task: TaskId,
         id: Id,
     ) -> Answer {
+        let route = &call.route;
         let (events, receiver) = mpsc::channel(WAITING_EVENTS);
         let stream = self.deliveries.stream(events);
         let waiting = Arc::clone(&stream.waiting);
@@ -160,11 +158,10 @@ impl Gateway {
             task,
             id,
             stream,
+            expires: self.expiry(&call.caller),
         };
         self.jobs.spawn("tasks/result", job.run());
-        Answer::Events(
-            EventStream::new(receiver, Vec::new(), self.keep_alive, waiting, Box::new(opened)).boxed_unsync(),
-        )
+        Answer::Events(EventStream::new(receiver, pending(), self.keep_alive, waiting, Box::new(opened)).boxed_unsync())
     }
 
     /// The event id from which a `tasks/result` stream can be taken up.
@@ -227,6 +224,8 @@ struct ResultJob {
     task: TaskId,
     id: Id,
     stream: Stream,
+    /// The client comes again with another credential then, and goes on where it was.
+    expires: Option<Instant>,
 }
 
 impl ResultJob {
@@ -243,6 +242,7 @@ impl ResultJob {
                 end = self.outcome() => Some(end),
                 () = stream.events.closed() => None,
                 () = self.wait.cancelled.cancelled() => None,
+                () = reached(self.expires) => None,
             };
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {

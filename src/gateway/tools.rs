@@ -1,16 +1,16 @@
 //! `tools/list`, which says what can be a task, and `tools/call`, where one begins.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::jsonrpc::{self, Id, Object, Outcome, string_value};
+use crate::jsonrpc::{self, Id, Object, Outcome, Raw, string_value};
 use crate::task::dialect::core;
 use crate::task::{NewTask, SessionNumber, State, Task};
 use crate::tenant::Principal;
 
+use super::access::called_tool;
 use super::call::{Answer, Call};
 use super::forward::Manner;
 use super::held::{Draft, HeldCall, Record};
@@ -32,11 +32,13 @@ impl Gateway {
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
         let has_tasks = call.route.adds_tasks(&session);
-        let rewrite: Option<Rewrite> = if has_tasks || !call.route.tools.permits_all() {
-            let route = Arc::clone(&call.route);
+        let rewrite: Option<Rewrite> = if has_tasks || !call.route.shows_all_tools() {
+            let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
             Some(Arc::new(move |outcome| match outcome {
                 Outcome::Result(result) => {
-                    list_for_client(result.get(), &route.tools, has_tasks).map_or(Rewritten::Same, Rewritten::Result)
+                    let is_shown = |tool: &str| route.shows_tool(&caller, tool);
+                    list_for_client(result.get(), &route.tools, is_shown, has_tasks)
+                        .map_or(Rewritten::Same, Rewritten::Result)
                 }
                 Outcome::Error(_) => Rewritten::Same,
             }))
@@ -53,7 +55,7 @@ impl Gateway {
         session: Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
-        let name = called_tool(&call.route, request)?;
+        let name = called_tool(call, request)?;
         let route = Arc::clone(&call.route);
         let policy = route.tools.of(&name);
         let has_tasks = route.adds_tasks(&session);
@@ -78,7 +80,7 @@ impl Gateway {
         session: &Arc<Session>,
         request: &Request<'_>,
         tool: &str,
-        task: &RawValue,
+        task: Raw<'_>,
         policy: &TaskPolicy,
     ) -> Result<Answer, Kind> {
         let requested = core::requested_ttl(task.get()).map_err(Kind::Params)?;
@@ -154,52 +156,36 @@ impl Gateway {
             poll_interval: policy.poll_interval,
             deadline: policy.deadline,
         };
-        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
+        let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
+        if made.is_err() {
+            self.rates.undo_create(&principal.tenant);
+        }
+        Ok(made?)
     }
-}
-
-/// The tool that a request calls, if the route permits it.
-pub(super) fn called_tool<'a>(route: &Route, request: &Request<'a>) -> Result<Cow<'a, str>, Kind> {
-    let name = request.params.name.and_then(|name| string_value(name.get()));
-    let name = name.ok_or(Kind::Params("`name` must be a string"))?;
-    if !route.tools.permits(&name) {
-        return Err(Kind::UnknownTool(name.chars().take(128).collect::<String>().into()));
-    }
-    Ok(name)
 }
 
 /// `params` as the upstream sees them: no task vocabulary.
 fn params_for_upstream(request: &Request<'_>) -> String {
-    let whole = request.params.whole.map_or("{}", RawValue::get);
+    let whole = request.params.whole.map_or("{}", Raw::get);
     let Ok(mut params) = Object::parse(whole) else { return whole.to_owned() };
     core::without_related(&params.remove("task").to_json())
 }
 
-/// A page of tools without those that the route denies; `None` when there is none of them.
-pub(super) fn only_permitted(result: &str, policy: &ToolPolicy) -> Option<String> {
-    let mut result = Object::parse(result).ok()?;
-    let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
-    let name = |tool: &RawValue| Some(string_value(Object::parse(tool.get()).ok()?.get("name")?)?.into_owned());
-    let is_shown = |tool: &&RawValue| name(tool).is_none_or(|name| policy.permits(&name));
-    let all = tools.len();
-    let shown: Vec<&str> = tools.into_iter().filter(is_shown).map(RawValue::get).collect();
-    if shown.len() == all {
-        return None;
-    }
-    let shown = format!("[{}]", shown.join(","));
-    Some(result.set("tools", shown).to_json())
-}
-
-/// A page of tools as the client sees it: none that the route denies, each with what the route says of tasks. An
+/// A page of tools as the client sees it: none that it may not know of, each with what the route says of tasks. An
 /// upstream's own word is void: it has no tasks (2025-11-25 tasks, "Tool-Level Negotiation" 1).
-fn list_for_client(result: &str, policy: &ToolPolicy, has_tasks: bool) -> Option<String> {
+fn list_for_client(
+    result: &str,
+    policy: &ToolPolicy,
+    is_shown: impl Fn(&str) -> bool,
+    has_tasks: bool,
+) -> Option<String> {
     let mut result = Object::parse(result).ok()?;
     let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
     let shown = tools.into_iter().filter_map(|tool| {
         let parsed = Object::parse(tool.get()).ok();
         let name = parsed.as_ref().and_then(|tool| string_value(tool.get("name")?));
         match (parsed.clone(), name) {
-            (_, Some(name)) if !policy.permits(&name) => None,
+            (_, Some(name)) if !is_shown(&name) => None,
             (Some(mut tool), Some(name)) if has_tasks => {
                 let execution = tool.get("execution").unwrap_or("{}").to_owned();
                 let mut execution = Object::parse(&execution).unwrap_or_default();
@@ -228,13 +214,19 @@ mod tests {
         };
         let page = r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"forbidden"}},{"name":"admin_x"},{"name":"ping"},5],"nextCursor":"c d\"","_meta":{}}"#;
         assert_eq!(
-            list_for_client(page, &policy, true).unwrap(),
+            list_for_client(page, &policy, |tool| policy.permits(tool), true).unwrap(),
             r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"optional"}},{"name":"ping","execution":{"taskSupport":"forbidden"}},5],"nextCursor":"c d\"","_meta":{}}"#
         );
         assert_eq!(
-            list_for_client(r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#, &policy, false).unwrap(),
+            list_for_client(
+                r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#,
+                &policy,
+                |tool| policy.permits(tool),
+                false
+            )
+            .unwrap(),
             r#"{"tools":[{"name":"b"}]}"#
         );
-        assert_eq!(list_for_client("{}", &policy, true), None);
+        assert_eq!(list_for_client("{}", &policy, |_| true, true), None);
     }
 }

@@ -7,11 +7,12 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Defect;
+use super::scan::{self, Raw};
 
 /// A JSON object's members, in order, with unread values.
 #[derive(Debug, Clone, Default)]
 pub struct Object<'a> {
-    members: Vec<(Cow<'a, str>, Cow<'a, RawValue>)>,
+    members: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Object<'a> {
@@ -20,31 +21,43 @@ impl<'a> Object<'a> {
     /// # Errors
     /// [`Defect::Invalid`] when the text is JSON but no object, [`Defect::Syntax`] when it is not JSON.
     pub fn parse(text: &'a str) -> Result<Self, Defect> {
+        if let Some(object) = Self::scan(text) {
+            return Ok(object);
+        }
         if !text.trim_start().starts_with('{') {
             return Err(Defect::Invalid("expected a JSON object"));
         }
         serde_json::from_str(text).map_err(|error| Defect::from_serde(&error))
     }
 
+    fn scan(text: &'a str) -> Option<Self> {
+        let mut members = Vec::with_capacity(4);
+        let is_whole = scan::members(text, |name, value| {
+            members.push((Cow::Borrowed(name), Cow::Borrowed(value.get())));
+            true
+        });
+        is_whole.then_some(Self { members })
+    }
+
     /// Reads an object, or gives an empty one for an absent value.
     ///
     /// # Errors
     /// As [`Object::parse`].
-    pub fn parse_optional(text: Option<&'a RawValue>) -> Result<Self, Defect> {
+    pub fn parse_optional(text: Option<Raw<'a>>) -> Result<Self, Defect> {
         text.map_or_else(|| Ok(Self::default()), |text| Self::parse(text.get()))
     }
 
     /// The value of a member as JSON text; of a repeated one the last, as most readers take it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.members.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.get())
+        self.members.iter().rev().find(|(key, _)| key == name).map(|(_, value)| &**value)
     }
 
     /// The same as it stands in the text that was read; `None` also where it was set since.
     #[must_use]
     pub fn original(&self, name: &str) -> Option<&'a str> {
         match self.members.iter().rev().find(|(key, _)| key == name) {
-            Some((_, Cow::Borrowed(value))) => Some(value.get()),
+            Some((_, Cow::Borrowed(value))) => Some(value),
             _ => None,
         }
     }
@@ -63,7 +76,7 @@ impl<'a> Object<'a> {
 
     /// The members in order, as names and JSON texts.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.members.iter().map(|(key, value)| (key.as_ref(), value.get()))
+        self.members.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
     /// Takes a member out, wherever it stands.
@@ -78,7 +91,7 @@ impl<'a> Object<'a> {
             debug_assert!(false, "a member's new value is JSON");
             return self;
         };
-        let value: Cow<'a, RawValue> = Cow::Owned(value);
+        let value = Cow::Owned(String::from(Box::<str>::from(value)));
         match self.members.iter().position(|(key, _)| key == name) {
             Some(place) => {
                 let mut kept = 0..;
@@ -95,7 +108,7 @@ impl<'a> Object<'a> {
     /// The object as JSON text.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let size = self.members.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum::<usize>();
+        let size = self.members.iter().map(|(key, value)| key.len() + value.len() + 4).sum::<usize>();
         let mut out = String::with_capacity(size + 2);
         out.push('{');
         for (index, (key, value)) in self.members.iter().enumerate() {
@@ -104,7 +117,7 @@ impl<'a> Object<'a> {
             }
             push_string(&mut out, key);
             out.push(':');
-            out.push_str(value.get());
+            out.push_str(value);
         }
         out.push('}');
         out
@@ -124,7 +137,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::with_capacity(map.size_hint().unwrap_or(4));
                 while let Some(Name(key)) = map.next_key()? {
-                    members.push((key, Cow::Borrowed(map.next_value::<&RawValue>()?)));
+                    members.push((key, Cow::Borrowed(map.next_value::<&RawValue>()?.get())));
                 }
                 Ok(Object { members })
             }

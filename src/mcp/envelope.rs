@@ -4,10 +4,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 
-use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::jsonrpc::{self, Object, Raw, present, raw_string, string_value};
 
 use super::TASKS_EXTENSION;
 use super::capabilities::ClientCapabilities;
@@ -72,25 +71,43 @@ impl fmt::Display for Defect {
 #[derive(Default, Deserialize)]
 struct Claims<'a> {
     #[serde(borrow, default, rename = "io.modelcontextprotocol/protocolVersion", deserialize_with = "present")]
-    version: Option<&'a RawValue>,
+    version: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "io.modelcontextprotocol/clientCapabilities", deserialize_with = "present")]
-    capabilities: Option<&'a RawValue>,
+    capabilities: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "io.modelcontextprotocol/clientInfo", deserialize_with = "present")]
-    client_info: Option<&'a RawValue>,
+    client_info: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "io.modelcontextprotocol/logLevel", deserialize_with = "present")]
-    log_level: Option<&'a RawValue>,
+    log_level: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "progressToken", deserialize_with = "present")]
-    progress_token: Option<&'a RawValue>,
+    progress_token: Option<Raw<'a>>,
 }
 
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
+impl<'a> Claims<'a> {
+    fn read(meta: &'a str) -> Result<Self, Defect> {
+        Self::scan(meta).map_or_else(|| serde_json::from_str(meta).map_err(|_| Defect::Meta), Ok)
+    }
+
+    fn scan(meta: &'a str) -> Option<Self> {
+        let mut read = Self::default();
+        let is_whole = jsonrpc::members(meta, |name, value| {
+            let member = match name {
+                PROTOCOL_VERSION => &mut read.version,
+                CLIENT_CAPABILITIES => &mut read.capabilities,
+                CLIENT_INFO => &mut read.client_info,
+                LOG_LEVEL => &mut read.log_level,
+                "progressToken" => &mut read.progress_token,
+                _ => return true,
+            };
+            member.replace(value).is_none()
+        });
+        is_whole.then_some(read)
+    }
 }
 
 /// Whether a request claims a version, whatever it claims: that it does selects the modern era.
 #[must_use]
-pub fn is_claimed(meta: Option<&RawValue>) -> bool {
-    let Some(meta) = meta.map(RawValue::get) else { return false };
+pub fn is_claimed(meta: Option<Raw<'_>>) -> bool {
+    let Some(meta) = meta.map(Raw::get) else { return false };
     // Most metadata of the other era has neither the key's letters nor any escape.
     (meta.contains("protocolVersion") || meta.contains('\\'))
         && Object::parse(meta).is_ok_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
@@ -101,9 +118,9 @@ impl<'a> Envelope<'a> {
     ///
     /// # Errors
     /// [`Defect`]: a required claim is missing or of the wrong type.
-    pub fn read(meta: Option<&'a RawValue>) -> Result<Self, Defect> {
+    pub fn read(meta: Option<Raw<'a>>) -> Result<Self, Defect> {
         let Some(meta) = meta else { return Err(Defect::Missing(PROTOCOL_VERSION)) };
-        let claims: Claims<'a> = serde_json::from_str(meta.get()).map_err(|_| Defect::Meta)?;
+        let claims = Claims::read(meta.get())?;
         let version = claims.version.ok_or(Defect::Missing(PROTOCOL_VERSION))?;
         let version = string_value(version.get()).ok_or(Defect::Malformed(PROTOCOL_VERSION))?;
         let capabilities = claims.capabilities.ok_or(Defect::Missing(CLIENT_CAPABILITIES))?.get();
@@ -115,8 +132,8 @@ impl<'a> Envelope<'a> {
             client,
             has_tasks: declares_tasks(capabilities),
             log_level: log_level.transpose()?,
-            client_info: claims.client_info.map(RawValue::get),
-            progress_token: claims.progress_token.map(RawValue::get),
+            client_info: claims.client_info.map(Raw::get),
+            progress_token: claims.progress_token.map(Raw::get),
         })
     }
 
@@ -198,7 +215,7 @@ pub fn is_reserved(key: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn raw(text: &str) -> &RawValue {
+    fn raw(text: &str) -> Raw<'_> {
         serde_json::from_str(text).unwrap()
     }
 

@@ -4,9 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use serde_json::value::RawValue;
-
-use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 
 use super::envelope::SUBSCRIPTION_ID;
 
@@ -56,7 +54,7 @@ impl Filter {
 
     /// Reads what an acknowledgement grants of what was asked for.
     #[must_use]
-    pub fn acknowledged(&self, params: Option<&RawValue>) -> Self {
+    pub fn acknowledged(&self, params: Option<Raw<'_>>) -> Self {
         let params = Object::parse_optional(params).unwrap_or_default();
         self.intersection(&Self::read(params.get("notifications")).unwrap_or_default())
     }
@@ -172,7 +170,7 @@ pub fn untagged(params: Option<&str>) -> Option<String> {
 
 /// The id of the stream that a notification belongs to, as JSON text.
 #[must_use]
-pub fn subscription_of(params: Option<&RawValue>) -> Option<String> {
+pub fn subscription_of(params: Option<Raw<'_>>) -> Option<String> {
     let params = Object::parse_optional(params).ok()?;
     Object::parse(params.get("_meta")?).ok()?.get(SUBSCRIPTION_ID).map(str::to_owned)
 }
@@ -229,10 +227,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_grants_nothing_that_was_not_asked_for() {
         let asked = filter(r#"{"toolsListChanged":true,"resourceSubscriptions":["a:/","b:/"]}"#);
-        let granted = |json: &str| {
-            let params = RawValue::from_string(json.to_owned()).unwrap();
-            asked.acknowledged(Some(&params)).to_json()
-        };
+        let granted = |json: &str| asked.acknowledged(Some(serde_json::from_str(json).unwrap())).to_json();
         assert_eq!(
             granted(
                 r#"{"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourceSubscriptions":["b:/","c:/"],"taskIds":["t"]}}"#
@@ -274,7 +269,7 @@ mod tests {
         let bare = tagged(None, "\"a\"");
         assert_eq!(bare, r#"{"_meta":{"io.modelcontextprotocol/subscriptionId":"a"}}"#);
         assert_eq!(untagged(Some(&bare)), None);
-        assert_eq!(subscription_of(Some(&RawValue::from_string(bare).unwrap())).as_deref(), Some("\"a\""));
+        assert_eq!(subscription_of(Some(serde_json::from_str(&bare).unwrap())).as_deref(), Some("\"a\""));
     }
 
     #[test]

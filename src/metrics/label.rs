@@ -130,6 +130,8 @@ label! {
         Requests => "requests",
         /// Over the rate of polls.
         Polls => "polls",
+        /// Over the bound on asking for what is not there.
+        Lookups => "lookups",
         /// The upstream's queue is full.
         UpstreamQueue => "upstream_queue",
         /// Too many of a caller's calls wait for their client's answers.
@@ -164,6 +166,16 @@ label! {
         Params => "params",
         /// The gateway is stopping.
         Stopping => "stopping",
+    }
+}
+
+label! {
+    /// What became of new certificate files.
+    Reload {
+        /// They are in use.
+        Replaced => "replaced",
+        /// They can't be used; those before them still are.
+        Refused => "refused",
     }
 }
 
@@ -205,6 +217,7 @@ mod tests {
         check(EndReason::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(UpstreamOutcome::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(TaskStatus::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
+        check(Reload::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(StoreOp::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(Era::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
     }

@@ -141,14 +141,13 @@ pub async fn resource_metadata(
         ],
         None => resource_places(&called),
     };
-    let mut tried = Tried::default();
+    let mut search = Search::default();
     for place in places {
-        match resource_at(fetcher, &called, place).await {
-            Err(error) => tried.pass_over(error)?,
-            found => return found,
+        if let Some(found) = search.settled(resource_at(fetcher, &called, place).await) {
+            return found;
         }
     }
-    Err(tried.end())
+    Err(search.nothing())
 }
 
 async fn resource_at(fetcher: &Fetcher, called: &Uri, place: Uri) -> Result<ResourceMetadata, Error> {
@@ -167,19 +166,21 @@ async fn resource_at(fetcher: &Fetcher, called: &Uri, place: Uri) -> Result<Reso
 /// Any [`Error`].
 pub async fn server_metadata(fetcher: &Fetcher, issuer: &str) -> Result<ServerMetadata, Error> {
     let url = issuer_url(issuer)?;
-    let mut tried = Tried::default();
+    let mut search = Search::default();
     for place in server_places(&url) {
-        match server_at(fetcher, (issuer, &url), place).await {
-            Err(error) => tried.pass_over(error)?,
-            found => return found,
+        if let Some(found) = search.settled(server_at(fetcher, issuer, &url, place).await) {
+            return found;
         }
     }
-    Err(tried.end())
+    Err(search.nothing())
 }
 
-async fn server_at(fetcher: &Fetcher, (issuer, url): (&str, &Uri), place: Uri) -> Result<ServerMetadata, Error> {
+async fn server_at(fetcher: &Fetcher, issuer: &str, url: &Uri, place: Uri) -> Result<ServerMetadata, Error> {
     let document: ServerDocument = get(fetcher, &place).await?;
-    if document.issuer == issuer { document.checked(url) } else { Err(Error::OtherIssuer { place }) }
+    if document.issuer != issuer {
+        return Err(Error::OtherIssuer { place });
+    }
+    document.checked(url)
 }
 
 /// An issuer's URL (RFC 8414, 2): no query, no fragment.
@@ -253,25 +254,31 @@ async fn get<T: DeserializeOwned>(fetcher: &Fetcher, place: &Uri) -> Result<T, E
     fetcher.get(place).await.map_err(|source| Error::Fetch { place: place.clone(), source })
 }
 
-/// What the places that had nothing said.
+/// One place after the other, until one has something.
 #[derive(Default)]
-struct Tried(Option<Error>);
+struct Search {
+    told: Option<Error>,
+}
 
-impl Tried {
-    /// Goes on to the next place, unless the error is the end of it.
-    fn pass_over(&mut self, error: Error) -> Result<(), Error> {
-        if !error.is_passed_over() {
-            return Err(error);
+impl Search {
+    /// What a place has, if that ends the search.
+    fn settled<T>(&mut self, found: Result<T, Error>) -> Option<Result<T, Error>> {
+        match found {
+            Err(error) if error.is_passed_over() => {
+                // A document that is there and wrong says more than one that is not there.
+                let says_more = !matches!(error, Error::Fetch { .. });
+                if self.told.is_none() || says_more {
+                    self.told = Some(error);
+                }
+                None
+            }
+            found => Some(found),
         }
-        // A document that is there and wrong says more than one that is not there.
-        if self.0.is_none() || !matches!(error, Error::Fetch { .. }) {
-            self.0 = Some(error);
-        }
-        Ok(())
     }
 
-    fn end(self) -> Error {
-        self.0.unwrap_or(Error::Url { what: "the URL", why: BadUrl::Malformed })
+    /// What says most about why there is nothing.
+    fn nothing(self) -> Error {
+        self.told.unwrap_or(Error::Url { what: "the server's URL", why: BadUrl::Malformed })
     }
 }
 
@@ -310,7 +317,7 @@ pub fn server_places(issuer: &Uri) -> Vec<Uri> {
     let path = path_of(issuer);
     let mut places = vec![well_known(issuer, SERVER, &path), well_known(issuer, OPENID, &path)];
     if !path.is_empty() {
-        places.push(at(issuer, &format!("{path}/.well-known/{OPENID}")));
+        places.push(at(issuer, format!("{path}/.well-known/{OPENID}")));
     }
     places
 }
@@ -322,10 +329,10 @@ fn path_of(url: &Uri) -> String {
 }
 
 fn well_known(url: &Uri, name: &str, path: &str) -> Uri {
-    at(url, &format!("/.well-known/{name}{path}"))
+    at(url, format!("/.well-known/{name}{path}"))
 }
 
-fn at(url: &Uri, path: &str) -> Uri {
+fn at(url: &Uri, path: String) -> Uri {
     let mut parts = url.clone().into_parts();
     parts.path_and_query = path.parse().ok();
     Uri::from_parts(parts).unwrap_or_else(|_| url.clone())

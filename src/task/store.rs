@@ -13,6 +13,7 @@ mod watching;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -55,6 +56,9 @@ pub struct Quota {
     pub reason: QuotaReason,
     /// Its value.
     pub limit: u64,
+    /// How long from now until the first of the tenant's tasks expires; `None` where there is none. Only that makes room below
+    /// `kept_tasks`, and little else below `kept_bytes`.
+    pub until_expiry: Option<Duration>,
 }
 
 /// Names a limit towards callers.

@@ -1,4 +1,8 @@
-//! An upstream's places, and the queue before them: fair between tenants, in order within a tenant.
+//! An upstream's places, and the queue before them: fair between tenants, by their weights, in order within a tenant.
+//!
+//! A tenant that waits is served whenever the queue's time has come to its turn, and its next turn is then as much later as
+//! its weight is small (start-time fair queueing, with every call taken to cost the same). Tenants of one weight so take
+//! turns one by one; a tenant of weight 3 is served three times for each time of one of weight 1, spread evenly.
 //!
 //! Held and plain calls share the places. Plain calls that wait have a bound here; held ones wait under their tenant's
 //! own limits. A place is never lost: it belongs to a [`Permit`], to a waiter that was chosen, or to the queue.
@@ -38,6 +42,41 @@ pub struct Usage {
     pub waiting_held: usize,
 }
 
+/// What one call costs a tenant of weight 1, in the queue's time. Each weight up to 16 divides it, so that their shares are
+/// exact; those of greater ones are off by less than one in 7,000.
+const COST: u64 = 720_720;
+
+/// The greatest weight.
+pub const MAX_WEIGHT: u32 = 100;
+
+/// How tenants share places for which several of them wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weights {
+    default: u32,
+    named: HashMap<Arc<str>, u32>,
+}
+
+impl Default for Weights {
+    /// Everybody's is the same.
+    fn default() -> Self {
+        Self::new(1, [])
+    }
+}
+
+impl Weights {
+    /// Weights of `named` tenants, and that of every other one; each counts as at least 1 and at most [`MAX_WEIGHT`].
+    #[must_use]
+    pub fn new(default: u32, named: impl IntoIterator<Item = (Arc<str>, u32)>) -> Self {
+        Self { default, named: named.into_iter().collect() }
+    }
+
+    /// What one call costs a tenant.
+    fn cost(&self, tenant: &str) -> u64 {
+        let weight = self.named.get(tenant).copied().unwrap_or(self.default);
+        COST / u64::from(weight.clamp(1, MAX_WEIGHT))
+    }
+}
+
 /// The places of one upstream. A cheap handle.
 #[derive(Debug, Clone)]
 pub struct FairQueue(Arc<Shared>);
@@ -69,7 +108,19 @@ impl FairQueue {
     /// `places` places, of which there is always at least one; at most `plain_queue` plain calls wait for them.
     #[must_use]
     pub fn new(places: usize, plain_queue: usize) -> Self {
-        Self(Arc::new(Shared { places: places.max(1), plain_queue, line: Mutex::default() }))
+        Self::weighted(places, plain_queue, Arc::default())
+    }
+
+    /// The same, shared by tenants according to their weights.
+    #[must_use]
+    pub fn weighted(places: usize, plain_queue: usize, weights: Arc<Weights>) -> Self {
+        let line = Mutex::new(Line { weights, ..Line::default() });
+        Self(Arc::new(Shared { places: places.max(1), plain_queue, line }))
+    }
+
+    /// Other weights, from each tenant's next turn on.
+    pub fn set_weights(&self, weights: Arc<Weights>) {
+        self.0.lock().weights = weights;
     }
 
     /// Waits for a place. Dropping the future leaves the queue.
@@ -136,16 +187,22 @@ impl fmt::Debug for Permit {
 #[derive(Debug, Default)]
 struct Line {
     usage: Usage,
-    /// Numbers waiters and rounds, always upward.
+    weights: Arc<Weights>,
+    /// Numbers waiters and turns, always upward.
     next_number: u64,
-    /// Tenants with waiters, by the round in which they are served next.
-    rounds: BTreeMap<u64, Arc<str>>,
+    /// The queue's time: that of the turn which was taken last.
+    now: u64,
+    /// Tenants with waiters, by the turn in which they are served next.
+    turns: BTreeMap<TurnAt, Arc<str>>,
     tenants: HashMap<Arc<str>, Tenant>,
 }
 
+/// When a tenant is served: at a point of the queue's time, and among several at the same one by the number.
+type TurnAt = (u64, u64);
+
 #[derive(Debug)]
 struct Tenant {
-    round: u64,
+    turn: TurnAt,
     /// In the order of arrival.
     waiters: BTreeMap<u64, (Kind, Arc<Turn>)>,
 }
@@ -169,9 +226,9 @@ impl Line {
         let turn = Arc::new(Turn::default());
         self.count(kind, 1);
         if !self.tenants.contains_key(tenant) {
-            let round = self.number();
-            self.rounds.insert(round, Arc::clone(tenant));
-            self.tenants.insert(Arc::clone(tenant), Tenant { round, waiters: BTreeMap::new() });
+            let turn = self.next_turn(tenant);
+            self.turns.insert(turn, Arc::clone(tenant));
+            self.tenants.insert(Arc::clone(tenant), Tenant { turn, waiters: BTreeMap::new() });
         }
         if let Some(tenant) = self.tenants.get_mut(tenant) {
             tenant.waiters.insert(ticket, (kind, Arc::clone(&turn)));
@@ -179,17 +236,27 @@ impl Line {
         (ticket, turn)
     }
 
-    /// Takes the next waiter out: the oldest one of the tenant whose round it is, which then goes to the end.
+    /// The next turn of a tenant that is served now, or joins now. Whoever waits for nothing is owed nothing: being away
+    /// gains no turns, and coming back costs none.
+    fn next_turn(&mut self, tenant: &str) -> TurnAt {
+        if self.turns.is_empty() {
+            self.now = 0;
+        }
+        (self.now.saturating_add(self.weights.cost(tenant)), self.number())
+    }
+
+    /// Takes the next waiter out: the oldest one of the tenant whose turn it is.
     fn choose(&mut self) -> Option<Arc<Turn>> {
-        let (_, name) = self.rounds.pop_first()?;
-        let round = self.number();
+        let ((now, _), name) = self.turns.pop_first()?;
+        self.now = now;
+        let next = self.next_turn(&name);
         let tenant = self.tenants.get_mut(&name)?;
         let (_, (kind, turn)) = tenant.waiters.pop_first()?;
-        tenant.round = round;
+        tenant.turn = next;
         if tenant.waiters.is_empty() {
             self.tenants.remove(&name);
         } else {
-            self.rounds.insert(round, name);
+            self.turns.insert(next, name);
         }
         self.count(kind, -1);
         turn.came.store(true, Ordering::Release);
@@ -201,7 +268,7 @@ impl Line {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let Some((kind, _)) = tenant.waiters.remove(&ticket) else { return };
         if tenant.waiters.is_empty() {
-            self.rounds.remove(&tenant.round);
+            self.turns.remove(&tenant.turn);
             self.tenants.remove(name);
         }
         self.count(kind, -1);

@@ -3,23 +3,29 @@
 //! Requests and creations over their rate are refused. A poll over its rate is delayed first, since a client that polls
 //! too often is better slowed than broken; only a poll that would have to wait longer than [`LONGEST_DELAY`] is refused.
 
+mod bounded;
+mod crowd;
+mod lookups;
+mod returnable;
+
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::Clock;
 use governor::middleware::{NoOpMiddleware, StateInformationMiddleware};
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
+use governor::{NotUntil, Quota, RateLimiter};
 use tokio::time::Instant;
+
+pub(super) use bounded::Bounded;
+pub(super) use crowd::{Crowd, Fills};
+pub use lookups::Lookups;
+use returnable::Returnable;
 
 /// How long a poll is held back at most.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
-
-/// How many tenants that the configuration does not name have buckets of their own at the same time. Those beyond it
-/// share one, so that memory has a bound whatever names credentials carry.
-const UNNAMED_TENANTS: usize = 10_000;
 
 /// A rate that can be kept: so many in so much time, and a burst above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +89,7 @@ pub struct Rates {
     default: Limits,
     limits: HashMap<Arc<str>, Limits>,
     named: HashMap<Arc<str>, Buckets>,
-    unnamed: Mutex<Unnamed>,
-    /// Shared by unnamed tenants for whom there was no room.
-    crowd: Arc<Buckets>,
+    unnamed: Crowd<Arc<str>, Buckets>,
     clock: RuntimeClock,
 }
 
@@ -93,15 +97,14 @@ impl Rates {
     /// Rates of `named` tenants, and `default` ones that each other tenant has for itself.
     #[must_use]
     pub fn new(default: Limits, named: impl IntoIterator<Item = (Arc<str>, Limits)>) -> Self {
-        let clock = RuntimeClock { started: Instant::now() };
+        let clock = RuntimeClock::start();
         let named: Vec<_> = named.into_iter().collect();
         Self {
             any: default.are_set() || named.iter().any(|(_, limits)| limits.are_set()),
             default,
             limits: named.clone().into_iter().collect(),
             named: named.into_iter().map(|(tenant, limits)| (tenant, Buckets::new(&limits, clock))).collect(),
-            unnamed: Mutex::default(),
-            crowd: Arc::new(Buckets::new(&default, clock)),
+            unnamed: Crowd::new(Buckets::new(&default, clock), clock),
             clock,
         }
     }
@@ -114,12 +117,22 @@ impl Rates {
         self.check(tenant, |buckets| buckets.requests.as_ref())
     }
 
-    /// Counts the creation of a task.
+    /// Counts the creation of a task, before it is made. [`Rates::undo_create`] where it is not.
     ///
     /// # Errors
     /// [`RetryAfter`] over the rate; nothing is counted then.
     pub fn check_create(&self, tenant: &Arc<str>) -> Result<(), RetryAfter> {
         self.check(tenant, |buckets| buckets.creates.as_ref())
+    }
+
+    /// Takes one count back: the task was not made.
+    pub fn undo_create(&self, tenant: &Arc<str>) {
+        let undo = |buckets: &Buckets| buckets.creates.iter().for_each(Returnable::give_back);
+        match self.named.get(tenant) {
+            Some(buckets) => undo(buckets),
+            None if self.default.creates.is_some() => undo(&self.unnamed(tenant)),
+            None => {}
+        }
     }
 
     /// Counts a poll, and over the rate waits until its turn has come. Turns are handed out in the order of arrival and
@@ -146,61 +159,14 @@ impl Rates {
         let count = |buckets: &Buckets| bucket(buckets).map_or(Ok(B::Admitted::default()), B::count);
         match self.named.get(tenant) {
             Some(buckets) => count(buckets),
-            // The crowd has the limits of every unnamed tenant, so it tells whether there is anything to count.
-            None if bucket(&self.crowd).is_some() => count(&self.unnamed(tenant)),
+            // All of these have the same limits, so that any tells whether there is anything to count.
+            None if bucket(self.unnamed.shared()).is_some() => count(&self.unnamed(tenant)),
             None => Ok(B::Admitted::default()),
         }
     }
 
     fn unnamed(&self, tenant: &Arc<str>) -> Arc<Buckets> {
-        let now = self.clock.now();
-        let mut unnamed = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
-        unnamed
-            .buckets(tenant, now, || Buckets::new(&self.default, self.clock))
-            .unwrap_or_else(|| Arc::clone(&self.crowd))
-    }
-}
-
-/// Tenants that the configuration does not name, while they are being counted.
-#[derive(Debug, Default)]
-struct Unnamed {
-    tenants: HashMap<Arc<str>, Counted>,
-    /// When those that are full again were last looked for.
-    swept: Duration,
-}
-
-#[derive(Debug)]
-struct Counted {
-    buckets: Arc<Buckets>,
-    used: Duration,
-}
-
-impl Unnamed {
-    /// The tenant's buckets, or `None` where there is no room for one more.
-    fn buckets(&mut self, tenant: &Arc<str>, now: Duration, new: impl FnOnce() -> Buckets) -> Option<Arc<Buckets>> {
-        if let Some(counted) = self.tenants.get_mut(tenant) {
-            counted.used = now;
-            return Some(Arc::clone(&counted.buckets));
-        }
-        if self.tenants.len() >= UNNAMED_TENANTS {
-            self.sweep(now);
-        }
-        if self.tenants.len() >= UNNAMED_TENANTS {
-            return None;
-        }
-        let buckets = Arc::new(new());
-        self.tenants.insert(Arc::clone(tenant), Counted { buckets: Arc::clone(&buckets), used: now });
-        Some(buckets)
-    }
-
-    /// Forgets tenants whose buckets have filled since they were last used: new ones would be no different. Once a
-    /// second at most, so that a crowd of names costs no more than a look-up each.
-    fn sweep(&mut self, now: Duration) {
-        if now.saturating_sub(self.swept) < Duration::from_secs(1) {
-            return;
-        }
-        self.swept = now;
-        self.tenants.retain(|_, counted| now.saturating_sub(counted.used) < counted.buckets.full_after);
+        self.unnamed.of(tenant, || Buckets::new(&self.default, self.clock))
     }
 }
 
@@ -208,7 +174,7 @@ impl Unnamed {
 #[derive(Debug)]
 struct Buckets {
     requests: Option<Strict>,
-    creates: Option<Strict>,
+    creates: Option<Returnable>,
     polls: Option<Patient>,
     /// After so long without use, all are as full as new ones.
     full_after: Duration,
@@ -225,11 +191,22 @@ impl Buckets {
         ];
         Self {
             requests: limits.requests.map(|rate| Strict(RateLimiter::direct_with_clock(rate.0, clock))),
-            creates: limits.creates.map(|rate| Strict(RateLimiter::direct_with_clock(rate.0, clock))),
+            creates: limits.creates.map(|rate| Returnable::new(rate.0, clock)),
             polls,
             full_after: full_after.into_iter().flatten().max().unwrap_or_default(),
         }
     }
+}
+
+impl Fills for Buckets {
+    fn full_after(&self) -> Duration {
+        self.full_after
+    }
+}
+
+/// How long until the next one is admitted.
+fn wait(until: &NotUntil<Duration>, clock: &RuntimeClock) -> RetryAfter {
+    RetryAfter(until.wait_time_from(clock.now()))
 }
 
 /// Something that counts one more, or says when it could.
@@ -246,7 +223,7 @@ impl Bucket for Strict {
     type Admitted = ();
 
     fn count(&self) -> Result<(), RetryAfter> {
-        self.0.check().map_err(|until| RetryAfter(until.wait_time_from(self.0.clock().now())))
+        self.0.check().map_err(|until| wait(&until, self.0.clock()))
     }
 }
 
@@ -274,15 +251,21 @@ impl Bucket for Patient {
     fn count(&self) -> Result<Duration, RetryAfter> {
         match self.limiter.check() {
             Ok(state) => Ok(self.interval * self.waiting.saturating_sub(state.remaining_burst_capacity())),
-            Err(until) => Err(RetryAfter(until.wait_time_from(self.limiter.clock().now()))),
+            Err(until) => Err(wait(&until, self.limiter.clock())),
         }
     }
 }
 
 /// The runtime's clock, so that rates and delays agree on the time, in tests too.
 #[derive(Debug, Clone, Copy)]
-struct RuntimeClock {
+pub(super) struct RuntimeClock {
     started: Instant,
+}
+
+impl RuntimeClock {
+    pub(super) fn start() -> Self {
+        Self { started: Instant::now() }
+    }
 }
 
 impl Clock for RuntimeClock {

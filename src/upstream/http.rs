@@ -1,13 +1,17 @@
 //! Streamable HTTP towards a server: the client's half of the transport (2025-11-25 and older).
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+    WWW_AUTHENTICATE,
 };
+use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -15,11 +19,13 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as Failure, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tower_service::Service;
 
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
 use crate::oauth::secret::SubjectToken;
 use crate::threads;
+use crate::tls;
 
 use super::credentials::{Credentials, Refused};
 use super::messages::{Messages, collect};
@@ -54,13 +60,15 @@ pub struct Config {
     pub headers: HeaderMap,
     /// Where credentials come from that the headers don't have.
     pub credentials: Option<Arc<dyn Credentials>>,
+    /// Certificates of connections to it, where not everything is usual.
+    pub tls: Option<tls::Client>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// The longest message that is read whole, in bytes.
     pub max_message: usize,
 }
 
-type PooledClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type PooledClient = Client<Connector, Full<Bytes>>;
 
 /// A server behind streamable HTTP.
 #[derive(Debug)]
@@ -70,6 +78,10 @@ pub struct Http {
     clients: Vec<PooledClient>,
     /// For all other threads.
     shared: PooledClient,
+    /// What every request's `Host` is, where none can be of HTTP/2, which has no such field.
+    host: Option<HeaderValue>,
+    /// What the pools know the server by.
+    target: Uri,
     config: Config,
 }
 
@@ -82,20 +94,24 @@ impl Http {
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(config.connect_timeout));
         connector.set_keepalive(Some(Duration::from_secs(60)));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_webpki_roots()
-            .https_or_http()
-            .enable_http1()
-            .enable_http2()
-            .wrap_connector(connector);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new();
+        let builder = match &config.tls {
+            Some(tls) => builder.with_tls_config(tls.config()),
+            None => builder.with_webpki_roots(),
+        };
+        let connector = builder.https_or_http().enable_http1().enable_http2().wrap_connector(connector);
+        let connector = Connector { inner: connector, url: config.url.clone() };
+        let host = host_of(&config.url);
         let client = || {
             Client::builder(TokioExecutor::new())
+                .set_host(host.is_none())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_LIMIT)
                 .pool_max_idle_per_host(512)
                 .build(connector.clone())
         };
-        Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), config }
+        let target = target_of(&config.url, host.is_some());
+        Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), host, target, config }
     }
 
     fn client(&self) -> &PooledClient {
@@ -110,9 +126,13 @@ impl Http {
         session: Option<&SessionKey>,
         body: Bytes,
     ) -> Result<ResponseFuture, Error> {
-        // Once, for all fields of this hop.
-        headers.reserve(8);
+        // Once, for all fields of this hop, and for no more: a larger table costs a larger allocation.
+        headers.reserve(4 + self.config.headers.len());
         headers.insert(ACCEPT_ENCODING, IDENTITY);
+        // The client would write it anew for each.
+        if let Some(host) = &self.host {
+            headers.insert(HOST, host.clone());
+        }
         if let Some(session) = session {
             if let Some(id) = &session.id {
                 let id = HeaderValue::from_str(id).map_err(|_| Error::Protocol("unusable session id".into()))?;
@@ -127,7 +147,7 @@ impl Http {
         }
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = self.config.url.clone();
+        *request.uri_mut() = self.target.clone();
         *request.headers_mut() = headers;
         Ok(self.client().request(request))
     }
@@ -232,6 +252,47 @@ impl Asked<'_> {
     }
 }
 
+/// The `Host` of requests to a server without TLS, which is never spoken to in HTTP/2 here.
+fn host_of(url: &Uri) -> Option<HeaderValue> {
+    let plain = url.authority().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
+    let host = match plain.port_u16() {
+        Some(port) if port != 80 => Cow::Owned(format!("{}:{port}", plain.host())),
+        _ => Cow::Borrowed(plain.host()),
+    };
+    HeaderValue::from_str(&host).ok()
+}
+
+/// The server's address as the pools of connections have it. They look it up three times for each request, byte by byte, so
+/// that where nobody else sees it, it is as short as can be.
+fn target_of(url: &Uri, is_unseen: bool) -> Uri {
+    let mut parts = url.clone().into_parts();
+    if is_unseen {
+        parts.authority = Some(Authority::from_static("u"));
+    }
+    Uri::from_parts(parts).unwrap_or_else(|_| url.clone())
+}
+
+/// Connects to the one server, whatever the pools know it by.
+#[derive(Debug, Clone)]
+struct Connector {
+    inner: HttpsConnector<HttpConnector>,
+    url: Uri,
+}
+
+impl Service<Uri> for Connector {
+    type Response = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
+    type Error = <HttpsConnector<HttpConnector> as Service<Uri>>::Error;
+    type Future = <HttpsConnector<HttpConnector> as Service<Uri>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, _known_by: Uri) -> Self::Future {
+        self.inner.call(self.url.clone())
+    }
+}
+
 /// Waits for the head of an answer.
 async fn answered(sending: ResponseFuture) -> Result<Response<Incoming>, Error> {
     let failed =
@@ -264,7 +325,7 @@ fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
 /// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
 fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
     let headers = response.headers();
-    if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != IDENTITY) {
+    if headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != IDENTITY) {
         return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
     }
     if is_type(headers, "application/json") {
@@ -419,4 +480,25 @@ impl Upstream for Http {
 fn session_id(value: &HeaderValue) -> Result<Arc<str>, Error> {
     let text = value.to_str().ok().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()));
     text.map(Arc::from).ok_or_else(|| Error::Protocol("its session id is not visible ASCII".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_tls_is_named_once_and_known_by_a_letter() {
+        for (url, host, target) in [
+            ("http://localhost/mcp", Some("localhost"), "http://u/mcp"),
+            ("http://localhost:80/mcp?a=b", Some("localhost"), "http://u/mcp?a=b"),
+            ("http://mcp.example.com:8080/", Some("mcp.example.com:8080"), "http://u/"),
+            ("http://user:secret@[::1]:9000/mcp", Some("[::1]:9000"), "http://u/mcp"),
+            ("https://mcp.example.com:8443/mcp", None, "https://mcp.example.com:8443/mcp"),
+        ] {
+            let url: Uri = url.parse().unwrap();
+            let named = host_of(&url);
+            assert_eq!(named.as_ref().map(|host| host.to_str().unwrap()), host, "{url}");
+            assert_eq!(target_of(&url, named.is_some()).to_string(), target);
+        }
+    }
 }

@@ -165,6 +165,33 @@ pub async fn collect(body: &mut Body, limit: usize) -> Result<Bytes, Error> {
     Ok(Bytes::from(read))
 }
 
+/// Pieces of at least this many bytes are kept as they came. A smaller one may hold a buffer that is many times its size.
+const KEPT_PIECE: usize = 4 * 1024;
+
+/// Reads a body of at most `limit` bytes as the large pieces in which it comes, none of them empty.
+///
+/// # Errors
+/// As [`collect`].
+pub async fn collect_pieces(body: &mut Body, limit: usize) -> Result<Vec<Bytes>, Error> {
+    let (mut pieces, mut small, mut length) = (Vec::new(), Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        length += data.len();
+        if length > limit {
+            return Err(Error::TooLarge(limit));
+        }
+        // What is the whole of it is never small.
+        if data.len() >= KEPT_PIECE || (length == data.len() && body.is_end_stream()) {
+            pieces.extend([Bytes::from(std::mem::take(&mut small)), data]);
+        } else {
+            small.extend_from_slice(&data);
+        }
+    }
+    pieces.push(small.into());
+    pieces.retain(|piece| !piece.is_empty());
+    Ok(pieces)
+}
+
 /// Adds the rest of a body to what was read of it, so that a cancelled wait loses nothing.
 async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Result<(), Error> {
     while let Some(frame) = body.frame().await {
@@ -175,4 +202,42 @@ async fn read_to_end(body: &mut Body, read: &mut Vec<u8>, limit: usize) -> Resul
         read.extend_from_slice(&data);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    async fn collected(lengths: &[usize], limit: usize) -> Result<Vec<usize>, Error> {
+        let (mut sent, mut frames) = (Vec::new(), Vec::new());
+        for (number, length) in lengths.iter().enumerate() {
+            let piece = vec![u8::try_from(number).unwrap(); *length];
+            sent.extend_from_slice(&piece);
+            frames.push(Ok(Frame::data(Bytes::from(piece))));
+        }
+        let mut body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+        let pieces = collect_pieces(&mut body, limit).await?;
+        assert_eq!(pieces.concat(), sent);
+        Ok(pieces.iter().map(Bytes::len).collect())
+    }
+
+    #[tokio::test]
+    async fn large_pieces_are_kept_and_small_ones_joined() {
+        let large = KEPT_PIECE;
+        for (sent, kept) in [
+            (vec![], vec![]),
+            (vec![5], vec![5]),
+            (vec![0, 1, 2, 3], vec![6]),
+            (vec![large], vec![large]),
+            (vec![1, 2, large, 3, 4, large + 1, large, 5], vec![3, large, 7, large + 1, large, 5]),
+        ] {
+            assert_eq!(collected(&sent, 1 << 20).await.unwrap(), kept, "{sent:?}");
+        }
+        assert!(collected(&[large, 10], large + 10).await.is_ok());
+        assert!(matches!(collected(&[large, 10], large + 9).await, Err(Error::TooLarge(_))));
+    }
 }

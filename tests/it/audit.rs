@@ -143,5 +143,46 @@ async fn each_refused_access_is_one_line() {
             (&json!("umbrella"), &json!("eve"), &json!("main"))
         );
     }
+    assert!(lines.iter().all(|line| line["peer"] == "127.0.0.1"), "{lines:?}");
     assert!(!log.text().contains("s3cret"));
+}
+
+/// Whose address stands in a line: what a proxy says only where the proxy is trusted, and to nobody else.
+#[tokio::test]
+async fn only_trusted_proxies_say_who_asked() {
+    for (listen, expected) in [("", "127.0.0.1"), ("trusted_proxies: [127.0.0.0/8]", "192.0.2.1")] {
+        let (log, _guard) = Log::start();
+        let gateway = Gateway::setup().listen(listen).callers(&["acme/ann"]).timing(on_this_thread()).start().await;
+        let ann = gateway.open_as("ann").await;
+        let forwarded = ("x-forwarded-for", "6.6.6.6, 192.0.2.1");
+        let answer = ann.post_with(&[("authorization", "Bearer wrong"), forwarded], "{}").await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+        let refused = log.audit().into_iter().find(|line| line["event"] == "refused").unwrap();
+        assert_eq!(refused["peer"], expected, "{refused}");
+        assert_eq!(ann.post_with(&[forwarded], r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#).await.status, 200);
+        let stats = gateway.upstream.stats();
+        assert_eq!((stats.header("x-forwarded-for"), stats.header("forwarded")), (None, None));
+    }
+}
+
+#[tokio::test]
+async fn refusals_without_end_are_counted_instead() {
+    let (log, _guard) = Log::start();
+    let mut gateway = Gateway::setup().callers(&["acme/ann", "acme/eve"]).timing(on_this_thread()).start().await;
+    let ann = gateway.open_as("ann").await;
+    let id = ann.start("exact", json!({})).await;
+    let eve = gateway.open_as("eve").await;
+    for _ in 0..90 {
+        eve.error("tasks/get", json!({"taskId": id})).await;
+    }
+    // What a stream leaves out is on record too.
+    let modern = Modern::new(&gateway).with_tasks().caller("eve");
+    drop(modern.listen(json!({"taskIds": [id, "none"]})).await);
+    gateway.stop().await;
+    let lines: Vec<Value> = log.audit().into_iter().filter(|line| line["reason"] == "task").collect();
+    let (counts, each): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["event"] == "refused_more");
+    let counted: u64 = counts.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    assert!(each.len() >= 50 && counted > 0, "{lines:?}");
+    assert_eq!(each.len() as u64 + counted, 92);
+    assert!(each.iter().chain(&counts).all(|line| line["subject"] == "eve"), "{lines:?}");
 }

@@ -18,6 +18,7 @@ async fn start(era: server::Era, tasks: &str) -> (Gateway, Modern, mpsc::Receive
         url: format!("http://{}/mcp", gateway.address).parse().unwrap(),
         headers: HeaderMap::new(),
         credentials: None,
+        tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 24,
     };

@@ -157,3 +157,76 @@ async fn a_server_sees_no_capability_of_tasks_of_either_dialect() {
         assert_eq!(reply.result["structuredContent"], json!({"roots": {}}), "{reply:?}");
     }
 }
+
+/// Whatever its spelling: most such answers are known for what they are by their ends, and are never in one piece.
+#[tokio::test]
+async fn a_large_result_passes_byte_for_byte_and_one_that_is_not_complete_is_seen() {
+    const LARGE: usize = 300 * 1024;
+    let upstream = calling(|heard| {
+        let message = heard.body["params"]["arguments"]["message"].as_str().unwrap_or_default();
+        vec![json_body(&message.replace("ID", &heard.id).replace("LARGE", &"x".repeat(LARGE)))]
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = Modern::new(&gateway);
+    for message in [
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","content":[],"x":"LARGE","n":1.10}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"LARGE","resultType":"complete"}}"#,
+        r#"{"result":{"resultType":"complete","x":"LARGE"},"jsonrpc":"2.0","id":ID}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","x":"LARGE"},"more":"LARGE"}"#,
+        r#" {"jsonrpc": "2.0","id":ID,"result":{"x":"LARGE","resultType":"complete"}} "#,
+    ] {
+        for events in [false, true] {
+            let params = client.params(json!({"name": "a", "arguments": {"message": message}}));
+            let body = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{params}}}"#);
+            let accept = if events { "text/event-stream" } else { "application/json, text/event-stream" };
+            let came = client.send(client.headers("tools/call", &params), &[("accept", accept)], body).await.unwrap();
+            let text = if came.is_events() { came.events().await.pop().unwrap().data } else { came.text().await };
+            assert!(text == message.replace("ID", r#""a""#).replace("LARGE", &"x".repeat(LARGE)), "{message}");
+        }
+    }
+    for broken in [
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"x":"LARGE","resultType":"task"}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","x":"LARGE"}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete","x":"LARGE""#,
+    ] {
+        let reply = client.call("a", json!({"message": broken})).await;
+        assert_eq!(reply.refusal().1, -32603, "{broken}");
+    }
+}
+
+/// In the spellings that servers write and in those that are not theirs, however many come at once.
+#[tokio::test]
+async fn a_burst_of_progress_comes_under_the_clients_token() {
+    // `MINE` is the token where it is to be changed, `TOKEN` where it is not.
+    const SPELLINGS: [&str; 8] = [
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":MINE,"progress":1,"total":2}}"#,
+        r#"{"method":"notifications/progress","params":{"progress":1,"message":"TOKEN é \"","progressToken":MINE},"jsonrpc":"2.0"}"#,
+        r#"{"method":"notifications/progress","params":{"progressToken" : MINE ,"progress":0.5},"jsonrpc":"2.0"}"#,
+        r#"{"jsonrpc":"2.0","params":{"_meta":{"progressToken":TOKEN},"progressToken":MINE,"progress":1},"method":"notifications/progress"}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications\/progress","params":{"progress\u0054oken":MINE,"progress":1}}"#,
+        // No progress of the call's.
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"TOKEN","progress":1}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN,"progressToken":TOKEN}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"notifications/progress TOKEN"}}"#,
+    ];
+    const ROUNDS: usize = 60;
+    let upstream = calling(|heard| {
+        let token = heard.body["params"]["_meta"]["progressToken"].to_string();
+        let events = (0..ROUNDS).flat_map(|_| SPELLINGS);
+        let events = events.map(|event| event.replace("TOKEN", &token).replace("MINE", &token));
+        stream_of(&events.chain([heard.tells(&token)]).collect::<Vec<_>>())
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = Modern::new(&gateway);
+    let mut params = client.params(json!({"name": "a", "arguments": {}}));
+    params["_meta"]["progressToken"] = json!("own");
+    let mut came = client.open("tools/call", params).await.events().await;
+    let answer = came.pop().unwrap().message();
+    let token = answer["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    let expected = (0..ROUNDS).flat_map(|_| SPELLINGS);
+    let expected: Vec<String> =
+        expected.map(|event| event.replace("TOKEN", &token).replace("MINE", r#""own""#)).collect();
+    assert_eq!(came.into_iter().map(|event| event.data).collect::<Vec<_>>(), expected);
+}

@@ -202,7 +202,8 @@ async fn a_body_in_drops_is_let_go() {
 /// A long call is no idle connection, and a client that waits is not slow.
 #[tokio::test]
 async fn waiting_is_not_idling() {
-    let timing = Timing { patience: Patience { head: SHORT, body: SHORT, reader: SHORT }, ..warm() };
+    let timing =
+        Timing { patience: Patience { head: SHORT, body: SHORT, reader: SHORT, ..Patience::default() }, ..warm() };
     let gateway = Gateway::setup().timing(timing).start().await;
     let client = gateway.open().await;
     let answer = client.request("tools/call", json!({"name": "hold", "arguments": {}})).await;

@@ -177,7 +177,7 @@ async fn sighup_ends_nothing() {
     let id = client.start("hold", json!({})).await;
     let wait = client.wait_for(&id).await;
     binary.signal(Signal::HUP);
-    binary.says("reloading is not supported yet").await;
+    binary.says("the rest of the configuration needs a restart").await;
     within(server.until(|stats| stats.tool("hold").started == 1)).await;
     server.release();
     assert_eq!(text_of(&wait.response().await), "held to the end");

@@ -1,11 +1,13 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
+mod authority;
 pub(crate) mod authorization;
 mod binary;
 mod client;
 mod enveloped;
 mod gateway;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 pub(crate) mod keys;
 mod metrics;
@@ -19,6 +21,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use answer::Answer;
+pub(crate) use authority::Authority;
 pub(crate) use binary::Binary;
 pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};

@@ -63,14 +63,15 @@ impl Builder<'_> {
         let tools_at = at.key("tools");
         let allow = self.each(&raw.tools.allow, &tools_at.key("allow"), Pattern::parse);
         let deny = self.each(&raw.tools.deny, &tools_at.key("deny"), Pattern::parse);
+        let rules = self.authorize(raw.authorize, &at.key("authorize"));
         let tasks_at = at.key("tasks");
         let native = matches!(raw.tasks.mode, raw::Mode::Native);
         if native {
             self.warn_unused(&tasks_at);
         }
-        let (otherwise, rules) = self.tasks(raw.tasks, &tasks_at)?;
-        let tools = ToolPolicy { allow, deny, rules, otherwise };
-        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, native })
+        let (otherwise, of_tools) = self.tasks(raw.tasks, &tasks_at)?;
+        let tools = ToolPolicy { allow, deny, rules: of_tools, otherwise };
+        Some(RouteSettings { name: name?, path: path?, upstream: upstream?, tools, rules, native })
     }
 
     /// Says which keys mean nothing where the server makes the tasks.
@@ -102,7 +103,8 @@ impl Builder<'_> {
         let headers_at = at.key("headers");
         let timeout_at = at.key("connect_timeout");
         if raw.command.is_some() {
-            for at in [&headers_at, &timeout_at].into_iter().filter(|at| at.is_given()) {
+            let tls_at = at.key("tls");
+            for at in [&headers_at, &timeout_at, &tls_at].into_iter().filter(|at| at.is_given()) {
                 self.problems.error(at, "means nothing for a `command`");
             }
         }
@@ -112,7 +114,8 @@ impl Builder<'_> {
         let target = match (raw.url, raw.command) {
             (Some(url), _) => {
                 let url = self.check(values::http_url(&url), &at.key("url"))?;
-                UpstreamTarget::Url { url, headers }
+                let tls = self.upstream_tls(raw.tls, &url, &at.key("tls"));
+                UpstreamTarget::Url { url, headers, tls }
             }
             (None, Some(argv)) => {
                 self.check(values::argv(&argv), &at.key("command"))?;

@@ -1,41 +1,16 @@
-//! Callers and their quotas.
+//! Tenants and their quotas.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Builder, count};
 use crate::config::{
     raw,
-    settings::{ApiKey, AuthSettings, TenantLimits, TenantSettings},
+    settings::{TenantLimits, TenantSettings},
     tree::Place,
     values,
 };
 
 impl Builder<'_> {
-    pub(super) fn auth(&mut self, raw: raw::Auth, at: &Place<'_>) -> Option<AuthSettings> {
-        let keys_at = at.key("api_keys");
-        if raw.api_keys.is_empty() && !self.problems.is_broken(&keys_at) {
-            self.problems.error(at, "has no `api_keys`, so that nobody could call");
-        }
-        let mut api_keys: Vec<ApiKey> = Vec::new();
-        let mut seen = HashMap::new();
-        for (index, raw) in raw.api_keys.into_iter().enumerate() {
-            let at = keys_at.item(index);
-            let Some(key) = self.api_key(&raw, &at) else { continue };
-            if let Some(first) = seen.insert(key.sha256, index) {
-                self.problems.error(&at.key("sha256"), format!("the same key as `auth.api_keys[{first}]`"));
-            }
-            api_keys.push(key);
-        }
-        Some(AuthSettings { api_keys })
-    }
-
-    fn api_key(&mut self, raw: &raw::ApiKey, at: &Place<'_>) -> Option<ApiKey> {
-        let sha256 = raw.sha256.as_ref().and_then(|hash| self.check(values::sha256(hash), &at.key("sha256")));
-        let tenant = self.check(values::name(&raw.tenant), &at.key("tenant"));
-        let subject = raw.subject.as_ref().and_then(|name| self.check(values::name(name), &at.key("subject")));
-        Some(ApiKey { sha256: sha256?, tenant: tenant?, subject: subject? })
-    }
-
     pub(super) fn tenants(
         &mut self,
         raw: raw::Tenants,
@@ -44,11 +19,15 @@ impl Builder<'_> {
     ) -> Option<TenantSettings> {
         let default = self.default_tenant(&raw.default, &at.key("default"));
         let used: BTreeSet<_> = auth.iter().flat_map(|auth| &auth.api_keys).map(|key| key.tenant.as_str()).collect();
+        // Tokens may name any tenant.
+        let by_introspection = auth.and_then(|auth| auth.introspection.as_ref()?.tenant_claim.as_ref());
+        let by_jwt = auth.and_then(|auth| auth.jwt.iter().find_map(|jwt| jwt.tenant_claim.as_ref()));
+        let is_open = by_introspection.or(by_jwt).is_some();
         let mut named = BTreeMap::new();
         for (name, raw) in raw.named {
             let at = at.key(&name);
             self.check(values::name(&name), &at);
-            if !used.contains(name.as_str()) {
+            if !is_open && !used.contains(name.as_str()) {
                 self.problems.warn(&at, "no caller belongs to this tenant");
             }
             let limits = self.tenant(&raw, default.as_ref(), &at);
@@ -63,6 +42,7 @@ impl Builder<'_> {
         let (requests, creates, polls) =
             (rate(&raw.requests, "requests"), rate(&raw.creates, "creates"), rate(&raw.polls, "polls"));
         Some(TenantLimits {
+            weight: raw.weight,
             running_tasks: count(raw.running_tasks),
             queued_tasks: count(raw.queued_tasks),
             kept_tasks: count(raw.kept_tasks),
@@ -81,6 +61,7 @@ impl Builder<'_> {
             (rate(&raw.requests, "requests"), rate(&raw.creates, "creates"), rate(&raw.polls, "polls"));
         let default = default?;
         Some(TenantLimits {
+            weight: raw.weight.unwrap_or(default.weight),
             running_tasks: raw.running_tasks.map_or(default.running_tasks, count),
             queued_tasks: raw.queued_tasks.map_or(default.queued_tasks, count),
             kept_tasks: raw.kept_tasks.map_or(default.kept_tasks, count),

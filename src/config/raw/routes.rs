@@ -22,8 +22,33 @@ pub(crate) struct Route {
     pub(crate) upstream: Option<Upstream>,
     /// Which tools clients see and may call.
     pub(crate) tools: Tools,
+    /// Who may call which tool, and with what. Every entry that fits a tool must hold: see
+    /// [authorization](authorization.md).
+    pub(crate) authorize: Vec<Authorize>,
     /// How calls become tasks.
     pub(crate) tasks: Tasks,
+}
+
+/// What must hold for the calls of the tools that match: at least one of `allow` and `scopes`.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Authorize {
+    /// Pattern of tool names: `*` is any characters, `?` one.
+    #[serde(rename = "match")]
+    pub(crate) pattern: String,
+    /// A condition in CEL over `principal`, `claims`, `tenant`, `tool` and `arguments`, of at most 4096 bytes. To a caller for
+    /// whom it does not hold, or can't be decided, the tool does not exist.
+    #[schemars(extend("examples" = ["claims.role == 'admin'"]))]
+    pub(crate) allow: Option<String>,
+    /// Scopes that the caller's token must have; without them the answer is 403, which names all that the tool needs.
+    /// Callers that have no tokens need none.
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Default for Authorize {
+    fn default() -> Self {
+        Self { pattern: "*".to_owned(), allow: None, scopes: Vec::new() }
+    }
 }
 
 /// The server behind a route.
@@ -50,8 +75,7 @@ pub(crate) struct Upstream {
     /// Hand the caller's `Authorization` to the server, as it is: only without `auth`, so that the token is the server's own
     /// affair. Tasks and sessions then belong to the very token; whoever shows a new one does not find them again.
     pub(crate) pass_authorization: bool,
-    /// Certificates for the connection to the server.
-    #[schemars(extend("x-later" = "choosing certificates for upstreams"))]
+    /// Certificates for the connection to an `https` server.
     pub(crate) tls: Option<UpstreamTls>,
     /// Calls in flight at the same time, held and plain together; more wait, fairly between tenants.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -143,9 +167,10 @@ pub(crate) struct ExchangeFor {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct UpstreamTls {
-    /// Certificate authorities, a PEM file.
+    /// Certificate authorities to trust instead of those that browsers trust, a PEM file.
     pub(crate) ca: Option<String>,
-    /// taskgate's own certificate, a PEM file.
+    /// taskgate's own certificate chain for servers that ask for one, a PEM file. Needs `key`; new ones are taken as for
+    /// `listen.tls`.
     pub(crate) cert: Option<String>,
     /// Its key, a PEM file.
     pub(crate) key: Option<String>,

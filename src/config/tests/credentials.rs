@@ -40,7 +40,7 @@ fn callers_tokens_go_on_only_where_they_are_nobody_elses() {
     );
     one(
         &format!("{OAUTH}, exchange: true}}\n"),
-        "6:95: routes[0].upstream.oauth.exchange: callers have no tokens that could be exchanged: needs `auth.jwt` or \
+        "6:98: routes[0].upstream.oauth.exchange: callers have no tokens that could be exchanged: needs `auth.jwt` or \
          `auth.introspection`",
     );
     assert_eq!(mistakes(&upstream_with(&format!("{OAUTH}, exchange: false}}\n"))), [""; 0]);
@@ -63,7 +63,7 @@ fn passwords_cross_no_network_in_the_clear() {
     );
     one(
         &format!("{OAUTH}, resource: reports}}\n"),
-        "6:95: routes[0].upstream.oauth.resource: not an absolute URI without a fragment",
+        "6:98: routes[0].upstream.oauth.resource: not an absolute URI without a fragment",
     );
     let missing = mistakes(&upstream_with("    oauth: {client_id: gate}\n"));
     assert_eq!(missing.len(), 2, "{missing:?}");

@@ -226,15 +226,17 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// The prose above the tables has examples too.
+/// The prose has examples too.
 #[test]
-fn examples_in_the_reference_are_good() {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).unwrap();
-    let env = [("REPORTS_URL", "http://reports/mcp"), ("TASKGATE_REPORTS_KEY", "hush")];
-    let examples: Vec<_> = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(!examples.is_empty());
-    for example in examples {
-        let read: Result<Settings, _> = read_with(example, &env);
-        read.unwrap_or_else(|errors| panic!("{errors}\n{example}"));
+fn examples_in_the_documents_are_good() {
+    for document in ["docs/authorization.md", "docs/configuration.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+        let env = [("REPORTS_URL", "http://reports/mcp"), ("TASKGATE_REPORTS_KEY", "hush")];
+        let examples: Vec<_> = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert!(!examples.is_empty());
+        for example in examples {
+            let read: Result<Settings, _> = read_with(example, &env);
+            read.unwrap_or_else(|errors| panic!("{errors}\n{example}"));
+        }
     }
 }

@@ -84,11 +84,12 @@ auth:
 #[test]
 fn tenants_inherit_what_they_do_not_set() {
     let text = "tenants:\n  default: {running_tasks: 7, creates: {rate: 20/s, burst: 40}, polls: {rate: 30/m}}\n  \
-                acme: {queued_tasks: 0, creates: {rate: 5/s}}\n  other: {}\n";
+                acme: {queued_tasks: 0, weight: 3, creates: {rate: 5/s}}\n  other: {}\n";
     let tenants = settings(&format!("{text}{ROUTE}")).tenants;
     let limit = |limit: Option<RateLimit>| limit.map(|limit| (limit.rate.to_string(), limit.burst.get()));
     let acme = tenants.limits("acme");
     assert_eq!((acme.running_tasks, acme.queued_tasks, acme.kept_tasks), (7, 0, 100_000));
+    assert_eq!((acme.weight, tenants.default.weight), (3, 1));
     assert_eq!(limit(acme.creates), Some(("5/s".to_owned(), 5)));
     assert_eq!(limit(acme.polls), Some(("30/m".to_owned(), 30)));
     assert_eq!(acme.polls.unwrap().rate.interval(), 2 * SECOND);
@@ -167,7 +168,7 @@ fn deny_wins_over_allow() {
 #[test]
 fn upstreams_are_urls_or_commands() {
     let url = settings(&upstream_with("    headers: {X-Api-Key: hush, Authorization: Bearer hush}"));
-    let UpstreamTarget::Url { url, headers } = &url.routes[0].upstream.target else { panic!() };
+    let UpstreamTarget::Url { url, headers, .. } = &url.routes[0].upstream.target else { panic!() };
     assert_eq!(url.uri().to_string(), "http://u/mcp");
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     assert_eq!(headers, [("authorization", "Bearer hush"), ("x-api-key", "hush")]);

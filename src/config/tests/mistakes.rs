@@ -205,26 +205,13 @@ fn features_that_come_later_are_refused_by_name() {
     let later = |section: &str, column: usize, key: &str, feature: &str| {
         beside_route(section, &format!("1:{column}: {key}: {feature} is not supported yet"));
     };
-    later("listen: {tls: {cert: a, key: b}}", 15, "listen.tls", "TLS towards clients");
-    later("listen: {trusted_proxies: [10.0.0.0/8]}", 27, "listen.trusted_proxies", "believing forwarded addresses");
     later("store: {kind: disk}", 15, "store.kind", "a store that outlives the process");
     later("store: {kind: redis}", 15, "store.kind", "a store that outlives the process");
     later("store: {path: /var/lib/taskgate}", 15, "store.path", "a store on disk");
     later("store: {url: redis://127.0.0.1/0}", 14, "store.url", "a store in Redis");
     later("store: {prefix: other}", 17, "store.prefix", "a store in Redis");
     later("replica: {id: auto}", 10, "replica", "sharing work between replicas");
-    let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
-    later(&format!("auth: {{jwt: [{{}}], {key}}}"), 13, "auth.jwt", "authentication by JWT");
-    later(&format!("auth: {{introspection: {{}}, {key}}}"), 23, "auth.introspection", "token introspection");
-    later(&format!("auth: {{required_scopes: [a], {key}}}"), 25, "auth.required_scopes", "requiring scopes");
 
-    let later = |lines: &str, column: usize, key: &str, feature: &str| {
-        one(
-            &upstream_with(&format!("    {lines}\n")),
-            &format!("6:{column}: routes[0].upstream.{key}: {feature} is not supported yet"),
-        );
-    };
-    later("tls: {ca: ca.pem}", 10, "tls", "choosing certificates for upstreams");
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",
@@ -256,8 +243,6 @@ fn what_a_later_feature_does_by_default_may_be_said() {
     let said = settings(&text);
     assert_eq!(said.routes[0].tools.otherwise, settings(ROUTE).routes[0].tools.otherwise);
     assert_eq!(said.routes[0].upstream, settings(ROUTE).routes[0].upstream);
-    let key = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
-    settings(&format!("auth: {{jwt: [], required_scopes: [], {key}}}\n{ROUTE}"));
 }
 
 #[test]
@@ -535,8 +520,9 @@ const HASH: &str = "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789ab
 
 #[test]
 fn api_keys_are_checked() {
-    beside_route("auth: {}", "1:7: auth: has no `api_keys`, so that nobody could call");
-    beside_route("auth: {api_keys: []}", "1:7: auth: has no `api_keys`, so that nobody could call");
+    let nobody = "1:7: auth: has no `api_keys`, `jwt` or `introspection`, so that nobody could call";
+    beside_route("auth: {}", nobody);
+    beside_route("auth: {api_keys: []}", nobody);
     let hash = |text: &str| {
         beside_route(
             &format!("auth: {{api_keys: [{{subject: a, sha256: \"{text}\"}}]}}"),

@@ -13,10 +13,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use serde_json::value::RawValue;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::jsonrpc::{self, Defect, Id, Message, code, split_batch};
+use crate::jsonrpc::{self, Defect, Id, Message, Raw, code, split_batch};
 
 use super::fault::{self, Fault};
 use super::protocol;
@@ -140,7 +139,7 @@ async fn post(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Reply,
     }
 }
 
-async fn initialize(shared: &Arc<Shared>, id: &Id, params: Option<&RawValue>) -> Result<Reply, Refusal> {
+async fn initialize(shared: &Arc<Shared>, id: &Id, params: Option<Raw<'_>>) -> Result<Reply, Refusal> {
     shared.note(|stats| *stats.methods.entry("initialize").or_default() += 1);
     let broken = fault::planned(shared, "initialize");
     if let Some(fault) = broken.filter(|fault| fault.comes_first()) {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, code, string_value};
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::method::Method;
 use crate::mcp::version::ProtocolVersion;
@@ -27,7 +26,7 @@ pub(super) const GREETING: &str = "demo://greeting";
 type Answer = Result<String, ErrorObject>;
 
 /// Reads an `initialize` request and settles the terms.
-pub(super) fn negotiate(shared: &Shared, params: Option<&RawValue>) -> Result<Terms, ErrorObject> {
+pub(super) fn negotiate(shared: &Shared, params: Option<Raw<'_>>) -> Result<Terms, ErrorObject> {
     let params = read_params(params)?;
     shared.note(|stats| stats.note_request("initialize", &params));
     let asked = params.get("protocolVersion").and_then(string_value);
@@ -73,7 +72,7 @@ pub(super) fn take(session: &Arc<Session>, message: Message<'_>, stream: &Arc<St
     }
 }
 
-fn request(session: &Arc<Session>, id: Id, method: &str, params: Option<&RawValue>, stream: &Arc<Stream>) {
+fn request(session: &Arc<Session>, id: Id, method: &str, params: Option<Raw<'_>>, stream: &Arc<Stream>) {
     session.shared.note(|stats| *stats.methods.entry(Method::parse(method).as_str()).or_default() += 1);
     let read = match read_params(params) {
         Ok(read) => read,
@@ -126,7 +125,7 @@ pub(super) fn answer_in_any_era(
     }
 }
 
-fn notification(session: &Session, method: &str, params: Option<&RawValue>) {
+fn notification(session: &Session, method: &str, params: Option<Raw<'_>>) {
     let known = Method::parse(method);
     session.shared.note(|stats| *stats.methods.entry(known.as_str()).or_default() += 1);
     if known == Method::Cancelled
@@ -137,7 +136,7 @@ fn notification(session: &Session, method: &str, params: Option<&RawValue>) {
     }
 }
 
-pub(super) fn read_params(params: Option<&RawValue>) -> Result<Object<'_>, ErrorObject> {
+pub(super) fn read_params(params: Option<Raw<'_>>) -> Result<Object<'_>, ErrorObject> {
     Object::parse_optional(params).map_err(|_| ErrorObject::new(code::INVALID_PARAMS, "`params` must be an object"))
 }
 

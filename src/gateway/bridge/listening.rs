@@ -6,10 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
-use crate::jsonrpc::{self, string_value};
+use crate::jsonrpc::{self, Raw, string_value};
 use crate::mcp::method::Method;
 use crate::mcp::project::code_of;
 use crate::mcp::subscription::{Filter, MAX_NAMES};
@@ -145,7 +144,7 @@ impl Gateway {
 }
 
 fn uri_of(request: &Request<'_>) -> Result<Box<str>, Kind> {
-    let uri = request.params.uri.map(RawValue::get).and_then(string_value);
+    let uri = request.params.uri.map(Raw::get).and_then(string_value);
     uri.map(Into::into).ok_or(Kind::Params("`uri` must be a string"))
 }
 

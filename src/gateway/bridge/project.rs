@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{self, Message, Outcome};
+use crate::jsonrpc::{self, Message, Outcome, Raw};
 use crate::mcp::input::{ResultType, is_typed};
 use crate::mcp::method::Method;
 use crate::mcp::project::{error_for_legacy, result_for_legacy};
@@ -70,7 +69,7 @@ impl Projection {
         let valid = if *sent.method == *Method::ToolsList.as_str() { without_invalid(result) } else { None };
         let result = valid.as_deref().unwrap_or(result);
         let projected = result_for_legacy(&sent.method, result, self.wraps).ok_or(Fault::UpstreamProtocol)?;
-        let raw: &RawValue = serde_json::from_str(&projected).map_err(|_| Fault::UpstreamProtocol)?;
+        let raw: Raw<'_> = serde_json::from_str(&projected).map_err(|_| Fault::UpstreamProtocol)?;
         Ok(match self.rewrite.as_ref().map(|rewrite| rewrite(&Outcome::Result(raw))) {
             None | Some(Rewritten::Same) => jsonrpc::response(&sent.id, &projected),
             Some(Rewritten::Result(result)) => jsonrpc::response(&sent.id, &result),

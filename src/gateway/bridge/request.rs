@@ -2,9 +2,8 @@
 //! say, and with headers that legacy clients never send.
 
 use http::HeaderMap;
-use serde_json::value::RawValue;
 
-use crate::jsonrpc::{Id, Object, string_value};
+use crate::jsonrpc::{Id, Object, Raw, string_value};
 use crate::mcp::capabilities::for_upstream;
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
@@ -31,7 +30,7 @@ pub(super) struct Sent {
 
 impl Sent {
     pub(super) fn new(request: &Request<'_>, headers: HeaderMap) -> Self {
-        let params = request.params.whole.map_or("{}", RawValue::get);
+        let params = request.params.whole.map_or("{}", Raw::get);
         let params = match (request.params.task, Object::parse(params)) {
             (Some(_), Ok(mut params)) => params.remove("task").to_json(),
             _ => params.to_owned(),

@@ -3,6 +3,7 @@
 //! The answer is one JSON message while nothing was sent before it, so that an error still has its status. The first
 //! notification, or a long silence, commits it to a stream of events (2026-07-28 transports, "Sending Messages").
 
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -144,7 +145,7 @@ impl Client {
         let (taken, is_taken) = oneshot::channel();
         let waiting = Arc::clone(&stream.waiting);
         let held = Box::new((self.route.metrics.stream(), Taken { waiting: Arc::clone(&waiting), taken: Some(taken) }));
-        let body = EventStream::new(receiver, Vec::new(), self.gateway.keep_alive, waiting, held);
+        let body = EventStream::new(receiver, pending(), self.gateway.keep_alive, waiting, held);
         if let Way::Open(first) = std::mem::replace(&mut self.way, Way::Events(stream, is_taken)) {
             // The client may have gone meanwhile; then the stream is closed.
             drop(first.send(Ok(Answer::Events(body.boxed_unsync()))));

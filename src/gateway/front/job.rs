@@ -11,7 +11,7 @@ use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::{Gateway, Route};
 use crate::mcp::capabilities::ClientCapabilities;
-use crate::tenant::Principal;
+use crate::tenant::Caller;
 
 use super::client::Client;
 use super::course::Course;
@@ -22,7 +22,8 @@ use super::talk::{Left, Talk};
 pub(super) struct Job {
     pub(super) gateway: Arc<Gateway>,
     pub(super) route: Arc<Route>,
-    pub(super) principal: Arc<Principal>,
+    /// Whose request it is.
+    pub(super) caller: Arc<Caller>,
     pub(super) method: Box<str>,
     /// The tool that is called, if one is.
     pub(super) tool: Option<Box<str>>,

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::gateway::Gateway;
 use crate::gateway::rejection::{Fault, Kind};
-use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::method::Method;
 use crate::seal::Purpose;
 use crate::task::SessionNumber;
@@ -59,7 +59,7 @@ impl List {
         member: &'static str,
         method: &str,
         principal: [u8; 16],
-        (params, cursor): (&mut String, Option<&RawValue>),
+        (params, cursor): (&mut String, Option<Raw<'_>>),
     ) -> Result<Self, Kind> {
         let mut list = Self {
             member,

@@ -8,14 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::clock::Timestamp;
 use crate::gateway::call::Call;
 use crate::gateway::rejection::{Kind, QUOTA_RETRY};
 use crate::gateway::{Gateway, Request, Route};
-use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::input::{self, InputResponse};
 use crate::seal::{Purpose, Sealer, fingerprint};
 
@@ -201,7 +200,7 @@ impl Gateway {
     pub(super) fn check_retry(&self, call: &Call, request: &Request<'_>, state: &str) -> Result<Claim, Kind> {
         let stale = || Kind::Params(STALE);
         let ticket = string_value(state).and_then(|state| Ticket::open(&self.sealer, &state)).ok_or_else(stale)?;
-        let params = request.params.whole.map_or("{}", RawValue::get);
+        let params = request.params.whole.map_or("{}", Raw::get);
         let is_theirs = ticket.principal == call.caller.principal.digest()
             && ticket.subject == subject_of(&call.route.name, &request.name, params);
         if !is_theirs || ticket.expires <= self.clock.now() {

@@ -41,7 +41,7 @@ impl Job {
     }
 
     async fn place(&self) -> Result<Permit, Kind> {
-        let permit = self.route.places.acquire(&self.principal.tenant, fair::Kind::Plain).await;
+        let permit = self.route.places.acquire(&self.caller.principal.tenant, fair::Kind::Plain).await;
         permit.map_err(|_| Kind::queue_full(&self.route))
     }
 
@@ -58,7 +58,8 @@ impl Job {
 
     /// A conversation with the upstream, that a task may go on with.
     pub(super) async fn conversation(&self, level: Option<Level>) -> Result<(Arc<Session>, Option<Lease>), Kind> {
-        let Self { gateway, route, principal, .. } = self;
+        let Self { gateway, route, caller, .. } = self;
+        let principal = &caller.principal;
         match &self.side {
             Side::Legacy => {
                 let lease = gateway.lease(route, principal, self.profile, self.may_ask, &self.headers).await?;

@@ -28,7 +28,8 @@ const UNDELIVERED: &str = "The client went away before it had the task";
 impl Job {
     /// Makes the task that the call becomes.
     async fn make_task(&self, session: SessionNumber) -> Result<Arc<Task>, Kind> {
-        let Self { route, principal, policy, .. } = self;
+        let Self { route, caller, policy, .. } = self;
+        let principal = &caller.principal;
         let tool = self.tool.as_deref().unwrap_or_default();
         // Progress of a task is told to nobody (tasks extension, "Progress and logging").
         let making = Making { route, principal, tool, session, progress_token: None, requested_ttl: None, policy };

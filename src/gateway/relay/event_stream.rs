@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::CancellationToken;
 
 use crate::sse;
 use crate::upstream::Error;
@@ -30,23 +29,18 @@ pub(in crate::gateway) struct EventStream {
 }
 
 impl EventStream {
-    /// A stream that lasts until its senders are gone or one of `ends` is cancelled. The bytes that its reader takes are
-    /// taken off `waiting`; `held` goes with the stream.
+    /// A stream that lasts until its senders are gone or `ended` resolves. The bytes that its reader takes are taken off
+    /// `waiting`; `held` goes with the stream.
     #[must_use]
     pub(in crate::gateway) fn new(
         events: mpsc::Receiver<Bytes>,
-        ends: Vec<CancellationToken>,
+        ended: impl Future<Output = ()> + Send + 'static,
         keep_alive: Duration,
         waiting: Arc<AtomicUsize>,
         held: Box<dyn Send>,
     ) -> Self {
         let tick = Box::pin(tokio::time::sleep(keep_alive));
-        let ended = Box::pin(async move {
-            if ends.is_empty() {
-                std::future::pending::<()>().await;
-            }
-            futures_util::future::select_all(ends.into_iter().map(|end| Box::pin(end.cancelled_owned()))).await;
-        });
+        let ended = Box::pin(ended);
         Self { events, ended, keep_alive, waiting, tick, silent: true, is_over: false, _held: held }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,7 +16,7 @@ use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
 use crate::gateway::{Gate, Gateway, Route};
-use crate::jsonrpc::{self, Id, Message, Outcome};
+use crate::jsonrpc::{self, Id, Message, Outcome, Raw};
 use crate::mcp::input::is_plainly_complete;
 use crate::metrics::Counted;
 use crate::tenant::fair::Permit;
@@ -45,6 +45,8 @@ pub(in crate::gateway) enum Rewritten {
 pub(in crate::gateway) enum Begun {
     /// All of it, as one message.
     Whole(Bytes),
+    /// A long one, in pieces.
+    Pieces(Vec<Bytes>),
     /// One message that is passed on as it comes.
     Json(Body),
     /// A stream of events.
@@ -86,7 +88,6 @@ pub(in crate::gateway) struct Plan {
     /// Runs what must outlive the client's connection.
     pub gateway: Arc<Gateway>,
     /// The call's registration in its session, until it is over.
-    #[expect(dead_code, reason = "ends when it is dropped")]
     pub registration: Registration,
     /// Its places, once it has them.
     pub places: Option<Places>,
@@ -101,6 +102,11 @@ impl Plan {
     /// The request's id upstream.
     pub(in crate::gateway) fn upstream_id(&self) -> &Id {
         self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
+    }
+
+    /// The client's own progress token as JSON text, where the upstream knows another.
+    pub(super) fn token(&self) -> Option<&[u8]> {
+        self.minted.as_ref()?.token.as_deref().map(str::as_bytes)
     }
 
     /// The message as the client gets it.
@@ -127,10 +133,14 @@ impl Plan {
         }
         match Message::parse_with_id(message) {
             Ok((Message::Request { .. }, _)) if self.is_stateless => Look::Withheld,
+            Ok((Message::Request { id, .. }, _)) => {
+                self.registration.note_asked(&id);
+                Look::Same
+            }
             Ok((Message::Response { id: Some(answered), outcome }, id)) if answered == *self.upstream_id() => {
                 self.response(message, id, &outcome).map_or(Look::Same, Look::Response)
             }
-            Ok((Message::Notification { method, params: Some(params) }, _)) if method == "notifications/progress" => {
+            Ok((Message::Notification { method, params: Some(params) }, _)) if method == PROGRESS_METHOD => {
                 self.progress(message, params).map_or(Look::Same, Look::Progress)
             }
             _ => Look::Same,
@@ -142,15 +152,28 @@ impl Plan {
     fn unread(&self, message: &[u8]) -> Option<Bytes> {
         let minted = self.minted.as_ref().filter(|_| self.keeps_complete)?;
         let (id, own) = (minted.id.as_json().as_bytes(), self.id.as_json().as_bytes());
-        let is_kept = |message: &[u8]| self.rewrite.is_none() || is_plainly_complete(message);
         let (before, after) = match message.strip_prefix(BEFORE_ID).and_then(|rest| rest.strip_prefix(id)) {
             Some(rest) => (BEFORE_ID, rest),
             // The id is a number, so that what ends like this ends with the member itself and not with some text.
             None => (message.strip_suffix(b"}")?.strip_suffix(id)?, &b"}"[..]),
         };
-        let is_result = (after.starts_with(b",\"result\":{") && after.ends_with(b"}}"))
+        let is_result = (after.starts_with(BEFORE_RESULT) && after.ends_with(b"}}"))
             || (before.starts_with(b"{\"result\":{") && before.ends_with(b"},\"jsonrpc\":\"2.0\",\"id\":"));
-        (is_result && is_kept(message)).then(|| [before, own, after].concat().into())
+        let is_kept = || self.rewrite.is_none() || begins_complete(after) || is_plainly_complete(message);
+        (is_result && is_kept()).then(|| [before, own, after].concat().into())
+    }
+
+    /// The same for a message in pieces, whose usual beginning is in the first and whose end in the last.
+    pub(in crate::gateway) fn unread_pieces(&self, pieces: &[Bytes]) -> Option<Vec<Bytes>> {
+        let minted = self.minted.as_ref().filter(|_| self.keeps_complete)?;
+        let ([first, between @ ..], last) = (pieces, pieces.last()?) else { return None };
+        let after = first.strip_prefix(BEFORE_ID)?.strip_prefix(minted.id.as_json().as_bytes())?;
+        if !after.starts_with(BEFORE_RESULT) || !last.ends_with(b"}}") || !begins_complete(after) {
+            return None;
+        }
+        let begun: Bytes = [BEFORE_ID, self.id.as_json().as_bytes()].concat().into();
+        let rest = first.slice(first.len() - after.len()..);
+        Some([begun, rest].into_iter().chain(between.iter().cloned()).collect())
     }
 
     /// The response, if it is to be changed: at least in its id, whose text is given, where the upstream knows another.
@@ -166,11 +189,25 @@ impl Plan {
     }
 
     /// A progress notification with the client's own token.
-    fn progress(&self, message: &[u8], params: &RawValue) -> Option<Bytes> {
+    fn progress(&self, message: &[u8], params: Raw<'_>) -> Option<Bytes> {
         let Minted { id, token } = self.minted.as_ref()?;
         let token = token.as_deref()?;
-        let found = serde_json::from_str::<Progress<'_>>(params.get()).ok()?.token?.get();
+        let found = token_of(params.get())?;
         if found == id.as_json() { jsonrpc::spliced(message, [(found, token)]) } else { None }
+    }
+
+    /// An event that is a progress notification in the plainest form: what stands before and after its token, and the
+    /// client's own.
+    pub(super) fn plain_progress<'f>(&self, frame: &'f [u8]) -> Option<[&'f [u8]; 2]> {
+        let Minted { id, .. } = self.minted.as_ref().filter(|minted| minted.token.is_some())?;
+        let field = frame.strip_prefix(b"event: message\n").unwrap_or(frame);
+        let data = field.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
+        if memchr::memchr2(b'\n', b'\r', data).is_some() {
+            return None;
+        }
+        let found = usual_progress(data).or_else(|| other_progress(data)).filter(|found| *found == id.as_json())?;
+        let place = found.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;
+        Some([frame.get(..place)?, frame.get(place + found.len()..)?])
     }
 
     /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.
@@ -214,7 +251,16 @@ impl Plan {
 }
 
 /// What every message of the two usual orders of members begins with that begins with its id.
-const BEFORE_ID: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
+pub(in crate::gateway) const BEFORE_ID: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
+
+/// What follows the id then.
+const BEFORE_RESULT: &[u8] = b",\"result\":{";
+
+/// Whether what follows the id is a result whose first member says that it is complete. One that says something else
+/// afterwards contradicts itself, and wins nothing: a state that was not sealed here is taken from nobody.
+fn begins_complete(after_id: &[u8]) -> bool {
+    after_id.strip_prefix(BEFORE_RESULT).is_some_and(|result| result.starts_with(b"\"resultType\":\"complete\""))
+}
 
 /// What a message of the upstream's is to the client.
 pub(super) enum Look {
@@ -228,8 +274,46 @@ pub(super) enum Look {
     Progress(Bytes),
 }
 
+const PROGRESS_METHOD: &str = "notifications/progress";
+/// What stands before and after `params` where servers write the members in one of the usual orders.
+const USUAL_PROGRESS: [(&[u8], &[u8]); 2] = [
+    (b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":", b"}"),
+    (b"{\"method\":\"notifications/progress\",\"params\":", b",\"jsonrpc\":\"2.0\"}"),
+];
+
+/// The token of a progress notification in one of the usual orders. What is between both ends is read as one object, so
+/// that there can be no other member beside `params`.
+fn usual_progress(message: &[u8]) -> Option<&str> {
+    let inside = |(before, after): &(&[u8], &[u8])| message.strip_prefix(*before)?.strip_suffix(*after);
+    token_of(std::str::from_utf8(USUAL_PROGRESS.iter().find_map(inside)?).ok()?)
+}
+
+/// The same in any other spelling. Its method is looked for near the beginning, so that long messages are not searched.
+fn other_progress(message: &[u8]) -> Option<&str> {
+    const MOST_BEFORE_METHOD: usize = 64;
+    // Made once: making one costs more than searching an event.
+    static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"notifications/progress\""));
+    METHOD.find(message.get(..message.len().min(MOST_BEFORE_METHOD))?)?;
+    match Message::parse(message) {
+        Ok(Message::Notification { method, params: Some(params) }) if method == PROGRESS_METHOD => {
+            token_of(params.get())
+        }
+        _ => None,
+    }
+}
+
+/// The token of a progress notification, where it stands. `None` where there is none, or more than one.
+fn token_of(params: &str) -> Option<&str> {
+    let mut token = None;
+    let take = |name: &str, value| name != "progressToken" || token.replace(value).is_none();
+    if jsonrpc::members(params, take) {
+        return token.map(Raw::get);
+    }
+    serde_json::from_str::<Progress<'_>>(params).ok()?.token.map(Raw::get)
+}
+
 #[derive(Deserialize)]
 struct Progress<'a> {
     #[serde(borrow, rename = "progressToken")]
-    token: Option<&'a RawValue>,
+    token: Option<Raw<'a>>,
 }

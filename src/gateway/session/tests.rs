@@ -7,6 +7,7 @@ use super::*;
 use crate::gateway::eras::{Eras, Setting};
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
+use crate::gateway::rules::Rules;
 use crate::metrics::Metrics;
 use crate::oauth::secret::SubjectToken;
 use crate::tenant::fair::FairQueue;
@@ -49,6 +50,7 @@ fn route(name: &str) -> Route {
         places: FairQueue::new(1, 1),
         eras: Eras::new(Setting::Auto),
         tools: ToolPolicy::default(),
+        rules: Rules::default(),
         schemas: crate::gateway::schemas::Schemas::default(),
         native: false,
         max_message: 1024,

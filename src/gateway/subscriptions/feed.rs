@@ -21,7 +21,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::jsonrpc::{self, Id, Message, Outcome, raw_string};
+use crate::jsonrpc::{self, Id, Message, Outcome, Raw, raw_string};
 use crate::mcp::envelope::{Claim, GATEWAY_INFO, with_claim};
 use crate::mcp::method::Method;
 use crate::mcp::subscription::{Filter, untagged};
@@ -230,10 +230,7 @@ async fn next(messages: &mut Messages, id: &Id, filter: &Filter) -> Said {
             Method::Acknowledged => Said::Acknowledged(filter.acknowledged(params)),
             // The end of a subscription on a pipe; a result follows, or nothing.
             Method::Cancelled => Said::Ended,
-            _ => Said::Told {
-                method: method.into(),
-                params: untagged(params.map(serde_json::value::RawValue::get)).map(Into::into),
-            },
+            _ => Said::Told { method: method.into(), params: untagged(params.map(Raw::get)).map(Into::into) },
         },
         Ok(Message::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
             Outcome::Result(_) => Said::Ended,

@@ -19,6 +19,8 @@ type Changed = Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>;
 pub(super) struct Watched {
     owner: Owner,
     tasks: Vec<(TaskId, Option<u64>)>,
+    /// Those that are not there for the owner, as far as their ids are any.
+    absent: Vec<Option<TaskId>>,
     /// Waits for a change of one task each.
     changes: FuturesUnordered<Changed>,
     /// Tasks that may have changed.
@@ -36,8 +38,8 @@ pub(super) struct Shown {
 }
 
 impl Watched {
-    /// Watches those of the tasks that are there and this owner's. All others are left out in silence: somebody else's task
-    /// does not exist.
+    /// Watches those of the tasks that are there, this owner's, and not among those denied to the caller. All others are left
+    /// out in silence: somebody else's task does not exist.
     ///
     /// # Errors
     /// The store fails.
@@ -45,22 +47,30 @@ impl Watched {
         ledger: &Ledger,
         owner: Owner,
         named: Option<&BTreeSet<Box<str>>>,
+        denied: &[TaskId],
     ) -> Result<Option<Self>, StoreError> {
         let Some(named) = named else { return Ok(None) };
         let mut watched = Self {
             owner,
             tasks: Vec::new(),
+            absent: Vec::new(),
             changes: FuturesUnordered::new(),
             due: VecDeque::new(),
             hasher: RandomState::new(),
         };
-        for id in named.iter().filter_map(|id| TaskId::parse(id)) {
+        for id in named.iter().map(|id| TaskId::parse(id)) {
             // Watched before it is read: what changes in between is told.
-            if let Some(watch) = ledger.watch(&watched.owner, id).await? {
-                watched.tasks.push((id, None));
-                watched.due.push_back(id);
-                watched.changes.push(Box::pin(changed(id, watch)));
-            }
+            let watch = match id {
+                Some(id) if !denied.contains(&id) => ledger.watch(&watched.owner, id).await?.map(|watch| (id, watch)),
+                Some(_) | None => None,
+            };
+            let Some((id, watch)) = watch else {
+                watched.absent.push(id);
+                continue;
+            };
+            watched.tasks.push((id, None));
+            watched.due.push_back(id);
+            watched.changes.push(Box::pin(changed(id, watch)));
         }
         Ok(Some(watched))
     }
@@ -68,6 +78,11 @@ impl Watched {
     /// The tasks that are told of.
     pub(super) fn named(&self) -> BTreeSet<Box<str>> {
         self.tasks.iter().map(|(id, _)| id.to_string().into()).collect()
+    }
+
+    /// Those that were named and are not there for the owner.
+    pub(super) fn absent(&self) -> &[Option<TaskId>] {
+        &self.absent
     }
 
     /// The next task that is not as it was told. Never, when no task can change any more. Cancel-safe.

@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
-
-use crate::jsonrpc::{Object, raw_string, string_value};
+use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::input::is_typed;
 use crate::mcp::project::{self, result_for_legacy};
 use crate::mcp::{MODEL_IMMEDIATE_RESPONSE, RELATED_TASK};
@@ -146,7 +144,7 @@ pub enum Payload {
 
 /// The task that a `taskId` member names; `None` for anything that is no id that was ever given out.
 #[must_use]
-pub fn task_id(task_id: Option<&RawValue>) -> Option<TaskId> {
+pub fn task_id(task_id: Option<Raw<'_>>) -> Option<TaskId> {
     TaskId::parse(&string_value(task_id?.get())?)
 }
 

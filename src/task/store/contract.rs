@@ -328,12 +328,24 @@ pub(crate) async fn bounds_running_without_a_queue(store: Arc<dyn Store>) {
     assert!(matches!(store.create(task(&alice()), &limits).await.unwrap().state, State::Held(_)));
 }
 
+/// A tenant that keeps all it may is told when the first of its tasks goes, whoever of it they are.
+async fn says_when_room_comes(store: &Arc<dyn Store>, limits: &Limits) {
+    match store.create(task(&alice()), limits).await {
+        Err(StoreError::Quota(quota)) => {
+            let until = quota.until_expiry.unwrap();
+            assert!(until > HOUR / 2 && until <= HOUR, "{until:?}");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
 pub(crate) async fn bounds_kept_tasks(store: Arc<dyn Store>) {
     let limits = Limits { kept_tasks: 2, ..AMPLE };
     let first = store.create(task(&alice()), &limits).await.unwrap();
     store.create(task(&owner("acme", "bob")), &limits).await.unwrap();
     store.replace(ended(&first), None).await.unwrap();
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::KeptTasks, 2));
+    says_when_room_comes(&store, &limits).await;
     assert_eq!(usage(&store, "acme").await.kept, 2);
     assert_eq!(refusal(&store, task(&owner("new", "x")), &Limits { kept_tasks: 0, ..AMPLE }).await.1, 0);
     assert_eq!(usage(&store, "new").await, Usage::default());

@@ -180,9 +180,9 @@ impl Inner {
             book.limits = *limits;
             // A limit that was raised serves those who wait before it serves the newcomer.
             self.promote(book);
-            task.state = book.admit()?;
+            task.state = book.admit(self.clock.now())?;
             task.version = 1;
-            task.owner = book.index(&task.owner, Position::of(&task));
+            task.owner = book.index(&task);
             let id = task.id;
             let task = Arc::new(task);
             book.enter(&task);

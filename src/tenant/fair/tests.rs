@@ -36,7 +36,7 @@ fn usage(in_use: usize, waiting_plain: usize, waiting_held: usize) -> Usage {
 
 fn is_empty(queue: &FairQueue) -> bool {
     let line = queue.0.lock();
-    line.usage == Usage::default() && line.rounds.is_empty() && line.tenants.is_empty()
+    line.usage == Usage::default() && line.turns.is_empty() && line.tenants.is_empty()
 }
 
 #[test]
@@ -99,6 +99,66 @@ fn tenants_take_turns_and_each_is_served_in_order() {
     assert_eq!(served, ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]);
     drop(place);
     assert!(is_empty(&queue));
+}
+
+/// A queue with one place, which is taken.
+fn busy(weights: &[(&str, u32)]) -> (FairQueue, Permit) {
+    let weights = Weights::new(1, weights.iter().map(|(tenant, weight)| (name(tenant), *weight)));
+    let queue = FairQueue::weighted(1, 1000, Arc::new(weights));
+    let place = poll(&mut call(&queue, "z", Kind::Plain)).unwrap().unwrap();
+    (queue, place)
+}
+
+type Call = BoxFuture<'static, Result<Permit, QueueFull>>;
+
+/// Gives the place back, and says who has it then.
+fn next(place: &mut Option<Permit>, waiting: &mut Vec<(String, Call)>) -> String {
+    drop(place.take());
+    let served = waiting.iter_mut().position(|(_, call)| {
+        *place = poll(call).map(Result::unwrap);
+        place.is_some()
+    });
+    waiting.remove(served.unwrap()).0
+}
+
+/// Puts calls in line.
+fn join(queue: &FairQueue, waiting: &mut Vec<(String, Call)>, tenant: &str, calls: usize) {
+    for number in 0..calls {
+        let kind = if number % 2 == 0 { Kind::Plain } else { Kind::Held };
+        waiting.push((tenant.to_owned(), call(queue, tenant, kind)));
+        assert!(poll(&mut waiting.last_mut().unwrap().1).is_none());
+    }
+}
+
+#[test]
+fn a_heavier_tenant_is_served_more_often_spread_evenly_and_whatever_it_calls() {
+    let (queue, place) = busy(&[("b", 3)]);
+    let (mut place, mut waiting) = (Some(place), Vec::new());
+    join(&queue, &mut waiting, "a", 4);
+    join(&queue, &mut waiting, "b", 8);
+    let served: String = (0..12).map(|_| next(&mut place, &mut waiting)).collect();
+    assert_eq!(served, "bbabbbabbbaa");
+    drop(place);
+    assert!(is_empty(&queue));
+}
+
+#[test]
+fn other_weights_count_from_the_next_turn_on() {
+    let (queue, place) = busy(&[]);
+    let (mut place, mut waiting) = (Some(place), Vec::new());
+    join(&queue, &mut waiting, "a", 10);
+    join(&queue, &mut waiting, "b", 10);
+    let served: String = (0..4).map(|_| next(&mut place, &mut waiting)).collect();
+    assert_eq!(served, "abab");
+    queue.set_weights(Arc::new(Weights::new(1, [(name("a"), 4)])));
+    let served: String = (0..10).map(|_| next(&mut place, &mut waiting)).collect();
+    assert_eq!((served.matches('a').count(), served.matches('b').count()), (8, 2), "{served}");
+}
+
+#[test]
+fn weights_out_of_range_count_as_the_nearest() {
+    let weights = Weights::new(0, [(name("a"), 0), (name("b"), u32::MAX)]);
+    assert_eq!((weights.cost("x"), weights.cost("a"), weights.cost("b")), (COST, COST, COST / 100));
 }
 
 #[test]
@@ -258,6 +318,58 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
+
+    /// The bound of start-time fair queueing: of two tenants that both wait all the time, neither gets ahead of the other by
+    /// more than one call of each, measured by what calls cost them.
+    #[test]
+    fn who_waits_all_the_time_is_served_by_weight(weights in prop::collection::vec(1..=MAX_WEIGHT, 2..6)) {
+        let names: Vec<String> = (0..weights.len()).map(|number| number.to_string()).collect();
+        let named: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
+        let (queue, place) = busy(&named);
+        let (mut place, mut waiting) = (Some(place), Vec::new());
+        for tenant in &names {
+            join(&queue, &mut waiting, tenant, 2);
+        }
+        let costs: Vec<u64> = weights.iter().map(|weight| COST / u64::from(*weight)).collect();
+        let mut paid = vec![0; weights.len()];
+        for _ in 0..300 {
+            let tenant = next(&mut place, &mut waiting);
+            join(&queue, &mut waiting, &tenant, 1);
+            let number: usize = tenant.parse().unwrap();
+            paid[number] += costs[number];
+            for (one, other) in (0..paid.len()).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                prop_assert!(paid[one].abs_diff(paid[other]) <= costs[one] + costs[other], "{weights:?} {paid:?}");
+            }
+        }
+    }
+
+    /// However others come and go, a waiter is served after so many of each of their calls as their weight has to its own.
+    #[test]
+    fn nobody_starves(
+        weights in prop::collection::vec(1..=MAX_WEIGHT, 2..6),
+        before in 0..50usize,
+        arrivals in prop::collection::vec((1..6usize, 0..3usize), 700),
+    ) {
+        let names: Vec<String> = (0..weights.len()).map(|number| number.to_string()).collect();
+        let named: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
+        let (queue, place) = busy(&named);
+        let (mut place, mut waiting) = (Some(place), Vec::new());
+        let mut served_before = 0;
+        let most: u32 = weights[1..].iter().map(|weight| weight.div_ceil(weights[0]) + 1).sum();
+        for (step, (tenant, calls)) in arrivals.into_iter().enumerate() {
+            join(&queue, &mut waiting, &names[1 + tenant % (names.len() - 1)], calls + 1);
+            if step == before {
+                join(&queue, &mut waiting, &names[0], 1);
+            }
+            let served = next(&mut place, &mut waiting);
+            if served == names[0] {
+                return Ok(());
+            }
+            served_before += u32::from(step >= before);
+            prop_assert!(served_before <= most, "{weights:?}");
+        }
+        prop_assert!(false, "it was never served: {weights:?}");
+    }
 
     #[test]
     fn behaves_as_its_model(steps in prop::collection::vec(step(), 200), places in 1..4usize, plain_queue in 0..5usize) {

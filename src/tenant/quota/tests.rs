@@ -92,7 +92,7 @@ async fn unset_rates_bound_nothing_and_keep_nothing() {
     let only_creates = Rates::new(Limits { creates: Some(rate(1, SECOND, 1)), ..Limits::default() }, []);
     assert_eq!(only_creates.check_request(&name("a")), Ok(()));
     for rates in [rates, only_creates] {
-        assert_eq!(rates.unnamed.lock().unwrap().tenants.len(), 0);
+        assert_eq!(rates.unnamed.len(), 0);
     }
 }
 
@@ -146,20 +146,20 @@ async fn hanging_up_while_delayed_gains_nothing() {
 #[tokio::test(start_paused = true)]
 async fn tenants_without_a_name_share_a_bucket_when_they_are_too_many() {
     let rates = Rates::new(requests(rate(1, SECOND, 1)), []);
-    for number in 0..UNNAMED_TENANTS {
+    for number in 0..crowd::MOST {
         assert_eq!(rates.check_request(&name(&number.to_string())), Ok(()));
     }
     assert_eq!(rates.check_request(&name("one more")), Ok(()));
     assert!(rates.check_request(&name("yet another")).is_err());
     assert!(rates.check_request(&name("0")).is_err());
-    assert_eq!(rates.unnamed.lock().unwrap().tenants.len(), UNNAMED_TENANTS);
+    assert_eq!(rates.unnamed.len(), crowd::MOST);
 
     // A bucket that has filled is forgotten; those still in use stay.
     tokio::time::advance(millis(900)).await;
     tokio::time::advance(millis(100)).await;
     assert_eq!(rates.check_request(&name("0")), Ok(()));
     assert_eq!(rates.check_request(&name("yet another")), Ok(()));
-    assert_eq!(rates.unnamed.lock().unwrap().tenants.len(), 2);
+    assert_eq!(rates.unnamed.len(), 2);
     assert!(rates.check_request(&name("0")).is_err());
 }
 
@@ -186,4 +186,31 @@ async fn the_fastest_and_the_slowest_rate_can_be_counted() {
         assert_eq!(rates.check_request(&name("a")), Ok(()));
         assert_eq!(rates.admit_poll(&name("a")).now_or_never(), Some(Ok(())));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_came_to_nothing_is_taken_back() {
+    let creates = |rate| Limits { creates: Some(rate), ..Limits::default() };
+    let rates = Rates::new(creates(rate(10, SECOND, 3)), [(name("named"), creates(rate(10, SECOND, 3)))]);
+    for tenant in [name("named"), name("unnamed")] {
+        // However often it happens, the burst is still there,
+        for _ in 0..100 {
+            assert_eq!(rates.check_create(&tenant), Ok(()));
+            rates.undo_create(&tenant);
+        }
+        assert!((0..3).all(|_| rates.check_create(&tenant).is_ok()));
+        assert_eq!(rates.check_create(&tenant), Err(RetryAfter(millis(100))));
+        // and one that is taken back later makes room for one.
+        tokio::time::advance(millis(30)).await;
+        rates.undo_create(&tenant);
+        assert_eq!(rates.check_create(&tenant), Ok(()));
+        assert_eq!(rates.check_create(&tenant), Err(RetryAfter(millis(70))));
+        // What is given back to a full bucket is nothing more.
+        tokio::time::advance(SECOND).await;
+        rates.undo_create(&tenant);
+        assert_eq!((0..10).filter(|_| rates.check_create(&tenant).is_ok()).count(), 3);
+    }
+    let unset = Rates::new(Limits::default(), []);
+    unset.undo_create(&name("a"));
+    assert_eq!(unset.check_create(&name("a")), Ok(()));
 }

@@ -7,13 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::outlet::{Offer, Outlet, Worth};
 use super::session_stream::{Refused, SessionStream};
-use crate::jsonrpc::{self, Defect, ErrorObject, Id, Message, Object, code, string_value};
+use crate::jsonrpc::{self, Defect, ErrorObject, Id, Message, Object, Raw, code, string_value};
 use crate::mcp::method::Method;
 use crate::mcp::subscription::subscription_of;
 
@@ -292,7 +291,7 @@ impl Table {
     }
 
     /// Gives a notification of the modern era to the call that it belongs to. Whatever belongs to none is dropped.
-    fn tell(&mut self, method: &str, params: Option<&RawValue>, line: &Bytes) {
+    fn tell(&mut self, method: &str, params: Option<Raw<'_>>, line: &Bytes) {
         match Method::parse(method) {
             Method::Progress => self.progress(params, line),
             // The server may end a subscription so, and nothing else (2026-07-28 cancellation, "Behavior Requirements" 2).
@@ -318,7 +317,7 @@ impl Table {
         }
     }
 
-    fn progress(&mut self, params: Option<&RawValue>, line: &Bytes) {
+    fn progress(&mut self, params: Option<Raw<'_>>, line: &Bytes) {
         let token =
             params.and_then(|params| Object::parse(params.get()).ok()?.get("progressToken").map(canonical_token));
         if let Some(call) = token.and_then(|token| self.tokens.get(&token)).cloned() {
@@ -326,7 +325,7 @@ impl Table {
         }
     }
 
-    fn notify(&mut self, method: &str, params: Option<&RawValue>, line: &Bytes) {
+    fn notify(&mut self, method: &str, params: Option<Raw<'_>>, line: &Bytes) {
         match Method::parse(method) {
             Method::Progress => self.progress(params, line),
             Method::Cancelled => self.withdraw(params, line),
@@ -336,7 +335,7 @@ impl Table {
     }
 
     /// The child takes a question back: the word goes where the question went.
-    fn withdraw(&mut self, params: Option<&RawValue>, line: &Bytes) {
+    fn withdraw(&mut self, params: Option<Raw<'_>>, line: &Bytes) {
         let Some(id) = cancelled_id(params) else { return };
         let place = self.questions.iter().find(|(question, _)| *question == id).map(|(_, place)| place.clone());
         self.forget_question(&id);
@@ -454,7 +453,7 @@ fn concerns_session(method: &str) -> bool {
 }
 
 /// The id that a `notifications/cancelled` names.
-fn cancelled_id(params: Option<&RawValue>) -> Option<Id> {
+fn cancelled_id(params: Option<Raw<'_>>) -> Option<Id> {
     let params = Object::parse(params?.get()).ok()?;
     Id::from_json(params.get("requestId")?).ok().map(|id| canonical(&id))
 }

@@ -23,6 +23,9 @@ export const { values: options } = parseArgs({
     era: { type: 'string', default: 'modern' }, // which one a client of both speaks
     extension: { type: 'boolean', default: false }, // whether it declares the tasks extension
     policy: { type: 'boolean', default: false }, // the route has rules for its tools: check those, and nothing else
+    issuer: { type: 'string' }, // the authorization server
+    control: { type: 'string' }, // where tests have it do things
+    rules: { type: 'boolean', default: false }, // the route has rules for people, too
   },
 })
 
@@ -41,10 +44,10 @@ export const sure = (progress) => (options.without === 'last-progress' ? progres
 export const namesOf = ({ tools: listed }) => listed.map(({ name }) => name)
 
 /** Runs one check under a time limit and prints how it went. */
-export async function check(name, body) {
+export async function check(name, body, limit = LIMIT) {
   let timer
   const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`not done within ${LIMIT} ms`)), LIMIT)
+    timer = setTimeout(() => reject(new Error(`not done within ${limit} ms`)), limit)
   })
   try {
     await Promise.race([body(), late])

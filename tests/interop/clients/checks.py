@@ -34,6 +34,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--era", choices=["legacy", "modern"], default="modern", help="which one a client of both speaks")
     parser.add_argument("--extension", action="store_true", help="whether it declares the tasks extension")
     parser.add_argument("--policy", action="store_true", help="the route has rules for its tools: check those, and nothing else")
+    parser.add_argument("--rules", action="store_true", help="the route has rules for people, too")
     return parser.parse_args()
 
 

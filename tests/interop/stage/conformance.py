@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stage.gateway import rules_for_suite, start_gateway
+from stage.gateway import KEYS, rules_for_suite, start_gateway
 from stage.legs import judge, start_recorder
 from stage.places import CONFORMANCE, NODE, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
@@ -41,19 +41,26 @@ class Step:
     era: str
     suites: tuple[str, ...]
     delay: int
+    keys: bool = False  # callers have them; the suite can't send a header of its own, so the recorder before the gateway does
 
     @property
     def name(self) -> str:
-        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms"
+        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms" + (", callers with keys" if self.keys else "")
 
 
 STEPS = {
     step.name: step
-    for delay in (0, 400)
     for step in (
-        Step("both", (LEGACY, MODERN, TASKS), delay),
-        Step("legacy", (MODERN, TASKS), delay),
-        Step("modern", (LEGACY,), delay),
+        *(
+            step
+            for delay in (0, 400)
+            for step in (
+                Step("both", (LEGACY, MODERN, TASKS), delay),
+                Step("legacy", (MODERN, TASKS), delay),
+                Step("modern", (LEGACY,), delay),
+            )
+        ),
+        Step("both", (LEGACY, MODERN, TASKS), 0, keys=True),
     )
 }
 
@@ -129,8 +136,9 @@ def _run_step(step: Step, alone: dict[str, Checks], folder: Path, programs: Prog
         record.unlink(missing_ok=True)
     fixture = _start_fixture(programs, step.era, step.delay)
     watched = start_recorder(programs, "server-recorder", fixture, records["server"])
-    gateway = start_gateway(programs, binary, upstream=f"{watched}/mcp", route=rules_for_suite())
-    watching = start_recorder(programs, "clients-recorder", gateway.origin, records["clients"])
+    gateway = start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=step.keys, route=rules_for_suite())
+    with_key = ["--authorization", f"Bearer {KEYS['acme']}"] if step.keys else []
+    watching = start_recorder(programs, "clients-recorder", gateway.origin, records["clients"], *with_key)
     for suite in step.suites:
         through = _run_suite(suite, f"{watching}/mcp", folder / suite)
         accepted = {

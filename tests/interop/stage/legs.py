@@ -159,9 +159,9 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
         _judge_stop(leg, programs, records["server"], report)
 
 
-def start_recorder(programs: Programs, name: str, origin: str, record: Path) -> str:
+def start_recorder(programs: Programs, name: str, origin: str, record: Path, *more: str) -> str:
     port = free_port()
-    command = [NODE, TESTS / "wire" / "recorder.mjs", "--port", str(port), "--target", origin, "--log", record]
+    command = [NODE, TESTS / "wire" / "recorder.mjs", "--port", str(port), "--target", origin, "--log", record, *more]
     programs.start(name, command, lambda: listens(port))
     return f"http://127.0.0.1:{port}"
 
@@ -214,11 +214,12 @@ def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report
     run_lines(f"{leg.name}, {name}", [*CLIENTS[name], *arguments], CLIENT_LIMIT, report)
 
 
-def run_lines(where: str, command: list[str | Path], limit: float, report: Report) -> None:
+def run_lines(where: str, command: list[str | Path], limit: float, report: Report, **environment: str) -> None:
     """Runs a program that prints a JSON line for each check; one that dies or is late has failed, too."""
     try:
         done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL)
+            [str(part) for part in command], capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment})
     except subprocess.TimeoutExpired as late:
         report.add_lines(where, (late.stdout or b"").decode(errors="replace"))
         report.add(where, "runs to its end", "failed", f"stopped after {limit:.0f} s")

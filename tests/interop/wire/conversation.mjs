@@ -20,7 +20,15 @@ export function readConversation(path) {
   return connect(lines)
 }
 
-export function connect(lines) {
+/** Without what is about metadata, which is no conversation. */
+function withoutMetadata(lines) {
+  const asked = lines.filter(({ kind, path }) => kind === 'request' && path?.startsWith('/.well-known/'))
+  const exchanges = new Set(asked.map(({ exchange }) => exchange))
+  return lines.filter(({ exchange }) => !exchanges.has(exchange))
+}
+
+export function connect(all) {
+  const lines = withoutMetadata(all)
   const exchanges = new Map()
   for (const line of lines) {
     if (line.exchange === undefined) continue

@@ -2,6 +2,8 @@
 //
 // It changes nothing: bytes are forwarded as they come and read on the side. Each line has the exchange it
 // belongs to; `kind` is request, response, message or end. validate.mjs and rules.mjs read the file afterwards.
+// --authorization is for clients that can't send one themselves: it is added to requests that have none, and neither
+// Host nor Origin is touched by it.
 
 import { createHash } from 'node:crypto'
 import { appendFileSync } from 'node:fs'
@@ -10,7 +12,7 @@ import { parseArgs } from 'node:util'
 import { SseReader } from './sse_reader.mjs'
 
 const { values } = parseArgs({
-  options: { port: { type: 'string' }, target: { type: 'string' }, log: { type: 'string' } },
+  options: { port: { type: 'string' }, target: { type: 'string' }, log: { type: 'string' }, authorization: { type: 'string' } },
 })
 const target = new URL(values.target)
 // A connection for each exchange: one that the server closes just when it is used again would be the recorder's fault.
@@ -63,6 +65,7 @@ function forward(incoming, outgoing, body) {
   const headers = { ...incoming.headers }
   // Only the recorder's own address is replaced; any other Host is part of a test.
   if (headers.host === `127.0.0.1:${values.port}` || headers.host === `localhost:${values.port}`) headers.host = target.host
+  if (values.authorization !== undefined) headers.authorization ??= values.authorization
   const asked = {
     exchange,
     method: incoming.method,

@@ -231,9 +231,10 @@ export function toolCalls({ entries }, refused) {
     if (inputResponses !== undefined && requestState === undefined) call.rounds++
     if (inputResponses !== undefined || requestState !== undefined) continue // a further round of a call that was counted
     call.asked++
-    // Refused before it could run: as a task, or with a status that says so.
+    // Refused before it could run: as a task, or with a status that says so; for who asks, without an answer to the call.
     const { error } = answers[0]?.message ?? {}
-    if (!(error && (task !== undefined || exchange?.response?.status >= 400))) call.ran++
+    const status = exchange?.response?.status
+    if (!(error && (task !== undefined || status >= 400)) && !(status === 401 || status === 403)) call.ran++
   }
   return calls
 }

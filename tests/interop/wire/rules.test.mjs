@@ -180,6 +180,9 @@ test('a tool call that is sent twice, or not at all, is found', () => {
   assert.equal(found([plainCall(4)], []), 1)
   assert.equal(found([refused], []), 0)
   assert.equal(found([refused], [plainCall(7)]), 0)
+  const turnedAway = { ...plainCall(4), status: 403, got: [{ jsonrpc: '2.0', error: { code: -32001, message: 'no' } }] }
+  assert.equal(found([turnedAway, plainCall(5)], [plainCall(7)]), 0)
+  assert.equal(found([turnedAway, plainCall(5)], []), 1)
 })
 
 test('an event stream is read the same however it is cut', () => {

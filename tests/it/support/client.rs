@@ -5,17 +5,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
+use tokio_rustls::rustls::ClientConfig;
 
-use super::{Answer, within};
+use super::{Answer, Authority, within};
 
-type Http = legacy::Client<HttpConnector, Full<Bytes>>;
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// The version that has tasks.
 pub(crate) const NEWEST: &str = "2025-11-25";
+
+/// A client of either version; over TLS, of what both sides take.
+fn http(tls: ClientConfig, http2_only: bool) -> Http {
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+    legacy::Client::builder(TokioExecutor::new()).http2_only(http2_only).build(connector.build())
+}
 
 /// How a session is to be opened.
 pub(crate) struct Opening {
@@ -26,7 +34,7 @@ pub(crate) struct Opening {
 
 impl Opening {
     fn new(base: String) -> Self {
-        let http = legacy::Client::builder(TokioExecutor::new()).build_http();
+        let http = http(Authority::nobodys(), false);
         let client = Client {
             http,
             base,
@@ -48,7 +56,14 @@ impl Opening {
 
     /// Over HTTP/2, without TLS.
     pub(crate) fn http2(mut self) -> Self {
-        self.client.http = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        self.client.http = http(Authority::nobodys(), true);
+        self
+    }
+
+    /// Over TLS, trusting that authority, with HTTP/2 alone or whatever both take.
+    pub(crate) fn secure(mut self, authority: &Authority, http2_only: bool) -> Self {
+        self.client.base = self.client.base.replace("http://", "https://");
+        self.client.http = http(authority.trust(), http2_only);
         self
     }
 

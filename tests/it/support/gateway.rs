@@ -19,6 +19,7 @@ pub(crate) struct Setup {
     top: String,
     upstream: String,
     tools: String,
+    authorize: String,
     tasks: String,
     callers: Vec<(String, String)>,
     auth: String,
@@ -69,12 +70,17 @@ impl Setup {
         Self { tools: keys.to_owned(), ..self }
     }
 
+    /// The route's `authorize`: the inside of a list.
+    pub(crate) fn authorize(self, rules: &str) -> Self {
+        Self { authorize: rules.to_owned(), ..self }
+    }
+
     /// The route's `tasks`
     pub(crate) fn tasks(self, keys: &str) -> Self {
         Self { tasks: keys.to_owned(), ..self }
     }
 
-    /// Callers as `tenant/subject`; nobody else may call then.
+    /// Callers as `tenant/subject`; nobody else may call then. One whose key has another's name is `tenant/subject@name`.
     pub(crate) fn callers(self, callers: &[&str]) -> Self {
         let split = |caller: &&str| {
             let (tenant, subject) = caller.split_once('/').expect("tenant/subject");
@@ -115,13 +121,14 @@ impl Setup {
     }
 
     fn to_yaml(&self, url: &str) -> String {
-        let Self { listen, admin, top, upstream, tools, tasks, tenants, .. } = self;
+        let Self { listen, admin, top, upstream, tools, authorize, tasks, tenants, .. } = self;
         let mut yaml = format!(
             "listen: {{address: \"127.0.0.1:0\"{listen}}}\nadmin: {{address: \"127.0.0.1:0\"{admin}}}\n{top}\n\
              tenants: {{{tenants}}}\n"
         );
-        let key = |(tenant, subject): &(String, String)| {
-            let hash: String = sha256(key_of(subject).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = |(tenant, caller): &(String, String)| {
+            let (subject, name) = caller.split_once('@').unwrap_or((caller, caller));
+            let hash: String = sha256(key_of(name).as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
             format!("{{sha256: \"{hash}\", tenant: {tenant}, subject: {subject}}}")
         };
         let keys: Vec<String> = self.callers.iter().map(key).collect();
@@ -137,7 +144,7 @@ impl Setup {
         for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
             yaml.push_str(&format!(
                 "  - name: {name}\n    path: {path}\n    upstream: {{{target}{upstream}}}\n    \
-                 tools: {{{tools}}}\n    tasks: {{{tasks}}}\n"
+                 tools: {{{tools}}}\n    authorize: [{authorize}]\n    tasks: {{{tasks}}}\n"
             ));
         }
         yaml
@@ -175,6 +182,7 @@ impl Gateway {
             top: String::new(),
             upstream: String::new(),
             tools: String::new(),
+            authorize: String::new(),
             tasks: String::new(),
             callers: Vec::new(),
             auth: String::new(),

@@ -3,14 +3,19 @@
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::within;
 
-/// A TCP connection.
+/// Bytes both ways.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A TCP connection, or what is spoken on one.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     read: BytesMut,
 }
 
@@ -48,7 +53,12 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> Self {
         let stream = within(TcpStream::connect(address)).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, read: BytesMut::new() }
+        Self::on(stream)
+    }
+
+    /// On what is there already.
+    pub(crate) fn on(stream: impl Stream + 'static) -> Self {
+        Self { stream: Box::new(stream), read: BytesMut::new() }
     }
 
     /// Sends bytes. A peer that has closed meanwhile shows in its answer.
@@ -109,6 +119,12 @@ impl Connection {
             }
             assert_ne!(self.fill().await, 0, "the stream ended before {text:?} came");
         }
+    }
+
+    /// Everything up to the peer's end; `Err` where it did not close cleanly.
+    pub(crate) async fn rest(&mut self) -> std::io::Result<Bytes> {
+        while within(self.stream.read_buf(&mut self.read)).await? > 0 {}
+        Ok(self.read.split().freeze())
     }
 
     /// Waits until the peer closes; what came before that is dropped.

@@ -5,12 +5,14 @@ use http::StatusCode;
 
 use crate::gateway::exchange::End;
 use crate::gateway::front::lists::Page;
-use crate::gateway::front::{job::What, state::Binding};
+use crate::gateway::front::{
+    job::{Job, What},
+    state::Binding,
+};
 use crate::gateway::held::is_error_object;
 use crate::gateway::modern;
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Fault, Kind};
-use crate::gateway::tools::only_permitted;
 use crate::jsonrpc::{Message, Object, Outcome, code};
 use crate::mcp::input::ResultType;
 use crate::mcp::project;
@@ -110,7 +112,8 @@ impl Talk<'_> {
             }
             result = &page;
         }
-        let permitted = (&*self.job.method == "tools/list").then(|| only_permitted(result, &self.job.route.tools));
+        let Job { route, caller, method, .. } = &*self.job;
+        let permitted = (**method == *"tools/list").then(|| route.only_shown(caller, result));
         let result = permitted.flatten().unwrap_or_else(|| result.to_owned());
         let projected = project::result_for_modern(&self.job.method, &result, self.server_info().as_deref());
         Ok(Step::Answer(Ok(projected.ok_or(Fault::UpstreamProtocol)?)))

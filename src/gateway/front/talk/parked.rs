@@ -21,7 +21,8 @@ impl Talk<'_> {
     /// when there is none any more.
     pub(super) async fn ask(&mut self, mut client: Client) -> Option<Client> {
         if self.place.is_none() {
-            let Job { gateway, route, principal, method, params, .. } = &*self.job;
+            let Job { gateway, route, caller, method, params, .. } = &*self.job;
+            let principal = &caller.principal;
             match Place::take(gateway, route, principal.digest(), subject_of(&route.name, method, params)) {
                 Ok(place) => self.place = Some(place),
                 Err(kind) => {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Chain, Fault, Kind};
 use crate::gateway::{Gateway, POST_LIMIT, Route};
-use crate::jsonrpc::{self, ErrorObject, Message, Object, Outcome, code, raw_string};
+use crate::jsonrpc::{self, ErrorObject, Message, Object, Outcome, Raw, code, raw_string};
 use crate::mcp::method::Method;
 use crate::tenant::Principal;
 use crate::upstream::messages::Messages;
@@ -192,7 +192,7 @@ impl Job {
         match Message::parse(message) {
             Ok(Message::Notification { method, params }) => {
                 self.failures = 0;
-                let params = params.map(serde_json::value::RawValue::get);
+                let params = params.map(Raw::get);
                 self.watcher.inboxes().iter().for_each(|inbox| inbox.offer(&method, params));
             }
             Ok(Message::Request { id, method, .. }) => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::super::{Limits, Position, Quota, QuotaReason, Usage};
+use crate::clock::Timestamp;
 use crate::task::state::{Answer, Asked, Progress, State};
 use crate::task::{Outcome, Owner, Task, TaskId};
 
@@ -22,6 +23,8 @@ pub(super) struct Book {
     kept_bytes: u64,
     queue: Queue,
     owners: HashMap<Arc<Owner>, BTreeSet<Position>>,
+    /// When each record goes, the earliest first.
+    expiries: BTreeSet<(Timestamp, TaskId)>,
     watched: HashMap<TaskId, watch::Sender<u64>>,
 }
 
@@ -43,6 +46,7 @@ impl Default for Book {
             kept_bytes: 0,
             queue: Queue::default(),
             owners: HashMap::new(),
+            expiries: BTreeSet::new(),
             watched: HashMap::new(),
         }
     }
@@ -58,13 +62,15 @@ impl Book {
     }
 
     /// Where a new task may begin.
-    pub(super) fn admit(&self) -> Result<State, Quota> {
+    pub(super) fn admit(&self, now: Timestamp) -> Result<State, Quota> {
         let limits = self.limits;
+        let until_expiry = self.expiries.first().map(|(at, _)| at.since(now));
+        let quota = |reason, limit: usize| Quota { reason, limit: limit as u64, until_expiry };
         if self.kept >= limits.kept_tasks {
             return Err(quota(QuotaReason::KeptTasks, limits.kept_tasks));
         }
         if self.kept_bytes >= limits.kept_bytes {
-            return Err(Quota { reason: QuotaReason::KeptBytes, limit: limits.kept_bytes });
+            return Err(Quota { limit: limits.kept_bytes, ..quota(QuotaReason::KeptBytes, 0) });
         }
         if self.running < limits.running_tasks {
             return Ok(State::Held(Asked::default()));
@@ -80,8 +86,10 @@ impl Book {
     }
 
     /// Files a new task under its owner; gives the one copy of the owner that all its tasks share.
-    pub(super) fn index(&mut self, owner: &Arc<Owner>, position: Position) -> Arc<Owner> {
+    pub(super) fn index(&mut self, task: &Task) -> Arc<Owner> {
+        let (owner, position) = (&task.owner, Position::of(task));
         self.kept += 1;
+        self.expiries.insert((task.expires_at(), task.id));
         if let Some((shared, _)) = self.owners.get_key_value(owner) {
             let shared = shared.clone();
             self.owners.entry(shared.clone()).or_default().insert(position);
@@ -141,6 +149,7 @@ impl Book {
     /// Takes a task that was removed out of the indexes, and closes its watches.
     pub(super) fn forget(&mut self, task: &Task) {
         self.kept -= 1;
+        self.expiries.remove(&(task.expires_at(), task.id));
         self.watched.remove(&task.id);
         if let Some(positions) = self.owners.get_mut(&task.owner) {
             positions.remove(&Position::of(task));
@@ -192,10 +201,6 @@ impl Queue {
             self.line.remove(&ticket);
         }
     }
-}
-
-fn quota(reason: QuotaReason, limit: usize) -> Quota {
-    Quota { reason, limit: limit as u64 }
 }
 
 fn outcome_bytes(outcome: Option<&Outcome>) -> u64 {

@@ -221,12 +221,22 @@ impl Model {
         // A store that keeps nothing of a tenant has no limits of it, and nobody to promote either.
         self.limits[tenant] = self.given;
         self.promote(tenant);
+        let before = store.inner.clock.now();
         match (store.create(new.clone(), &self.given).await, self.admit(tenant)) {
             (Ok(made), Some(state)) => {
                 assert_eq!(made.state, state);
                 self.tasks.push(Modelled { task: Task { state, version: 1, ..new }, outcome: 0 });
             }
-            (Err(StoreError::Quota(_)), None) => {}
+            (Err(StoreError::Quota(quota)), None) => {
+                let expiries = self.tasks.iter().filter(|made| *made.task.owner.tenant == *TENANTS[tenant]);
+                let first = expiries.map(|made| made.task.expires_at()).min();
+                assert_eq!(quota.until_expiry.is_some(), first.is_some());
+                if let Some((first, until)) = first.zip(quota.until_expiry) {
+                    // The model's time is not the store's, which lies between these.
+                    let between = first.since(store.inner.clock.now())..=first.since(before);
+                    assert!(between.contains(&until), "{until:?} {between:?}");
+                }
+            }
             (made, expected) => panic!("{made:?}, not {expected:?}"),
         }
     }

@@ -1,0 +1,237 @@
+//! Tokens that say nothing themselves: a server is asked what they are (RFC 7662).
+//!
+//! Its answers are remembered for a short while, and everybody who waits for the same answer waits for one request. While the
+//! server can't be reached nothing is believed that is past its time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, Uri};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::clock::{Clock, Timestamp};
+use crate::jobs::Jobs;
+use crate::oauth::fetch::{self, Fetcher, encoded};
+use crate::tenant::Caller;
+
+use super::cache::{Cache, Key};
+use super::claims::{self, Audience, Terms, Why};
+use super::members;
+use super::resource::Resource;
+use super::{Entry, Failure};
+
+/// How long an answer is believed at most; a revoked token is good for so long.
+const GOOD: Duration = Duration::from_secs(60);
+/// How long it is believed that a token is none.
+const BAD: Duration = Duration::from_secs(10);
+/// Questions that may be under way; more tokens are turned away for the moment.
+const MOST_ASKED: usize = 1024;
+
+/// The server that is asked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its endpoint.
+    pub url: Uri,
+    /// How the gateway shows who it is, from [`basic`].
+    pub authorization: Option<HeaderValue>,
+    /// Who issues the tokens; without it whoever the answers name, or else the endpoint.
+    pub issuer: Option<Arc<str>>,
+    /// What is asked of the answers. With an empty list of audiences, those without `aud` will do.
+    pub terms: Terms,
+}
+
+/// A client's name and secret for HTTP Basic, each encoded as in a form (RFC 6749, 2.3.1).
+#[must_use]
+pub fn basic(client: &str, secret: &str) -> HeaderValue {
+    let credentials = STANDARD.encode(format!("{}:{}", encoded(client), encoded(secret)));
+    let value = HeaderValue::from_str(&format!("Basic {credentials}"));
+    let mut value = value.expect("base64 is visible ASCII");
+    value.set_sensitive(true);
+    value
+}
+
+/// What came of a question.
+#[derive(Debug, Clone)]
+enum Outcome {
+    Caller(Arc<Caller>),
+    Refused(Why),
+    Unavailable,
+}
+
+/// Asks.
+#[derive(Debug)]
+pub(super) struct Introspector {
+    config: Config,
+    endpoint: Arc<str>,
+    /// Issuers whose tokens are checked in another way: nobody else speaks for them.
+    others: Box<[Arc<str>]>,
+    fetcher: Fetcher,
+    cache: Arc<Cache<Entry>>,
+    clock: Clock,
+    jobs: Jobs,
+    asked: Mutex<HashMap<Key, watch::Receiver<Option<Outcome>>>>,
+}
+
+/// What an introspector needs.
+pub(super) struct Parts {
+    pub(super) others: Box<[Arc<str>]>,
+    pub(super) fetcher: Fetcher,
+    pub(super) cache: Arc<Cache<Entry>>,
+    pub(super) clock: Clock,
+    pub(super) jobs: Jobs,
+}
+
+impl Introspector {
+    pub(super) fn new(config: Config, parts: Parts) -> Arc<Self> {
+        let Parts { others, fetcher, cache, clock, jobs } = parts;
+        let url = &config.url;
+        let host = url.authority().map(|host| host.as_str()).unwrap_or_default();
+        let endpoint = format!("{}://{host}{}", url.scheme_str().unwrap_or_default(), url.path()).into();
+        Arc::new(Self { config, endpoint, others, fetcher, cache, clock, jobs, asked: Mutex::default() })
+    }
+
+    /// Who shows this token.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        token: &str,
+        key: Key,
+        resource: &Arc<Resource>,
+    ) -> Result<Arc<Caller>, Failure> {
+        let mut answer = self.question(token, key, resource)?;
+        let outcome = match answer.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            // The process stops.
+            Err(_) => None,
+        };
+        match outcome {
+            Some(Outcome::Caller(caller)) => Ok(caller),
+            Some(Outcome::Refused(why)) => Err(Failure::Refused(why)),
+            Some(Outcome::Unavailable) | None => Err(Failure::Unavailable),
+        }
+    }
+
+    /// The question about this token that is under way, or a new one: a job, so that it is not lost with whoever asked first.
+    fn question(
+        self: &Arc<Self>,
+        token: &str,
+        key: Key,
+        resource: &Arc<Resource>,
+    ) -> Result<watch::Receiver<Option<Outcome>>, Failure> {
+        let mut asked = self.asked();
+        if let Some(answer) = asked.get(&key) {
+            return Ok(answer.clone());
+        }
+        // It may have been answered since the cache was looked at.
+        if let Some(entry) = self.cache.get(&key).filter(|entry| entry.until > self.clock.now()) {
+            let outcome = entry.caller.map_or(Outcome::Refused("it is not active"), Outcome::Caller);
+            return Ok(watch::channel(Some(outcome)).1);
+        }
+        if asked.len() >= MOST_ASKED {
+            tracing::warn!("too many tokens wait for introspection");
+            return Err(Failure::Unavailable);
+        }
+        let (sender, answer) = watch::channel(None);
+        asked.insert(key, answer.clone());
+        let question = Question { introspector: Arc::clone(self), key };
+        let (token, resource) = (token.to_owned(), Arc::clone(resource));
+        self.jobs.spawn("introspection", async move {
+            let stopping = question.introspector.jobs.stopping().clone();
+            if let Some(outcome) = stopping.run_until_cancelled(question.put(&token, &resource)).await {
+                sender.send_replace(Some(outcome));
+            }
+        });
+        Ok(answer)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<Key, watch::Receiver<Option<Outcome>>>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn fetch(&self, token: &str) -> Result<Map<String, Value>, fetch::Error> {
+        let Config { url, authorization, .. } = &self.config;
+        let fields = [("token", token), ("token_type_hint", "access_token")];
+        let answer = self.fetcher.post_form(url, authorization.clone(), &fields).await?;
+        // The status first, and the form as usual; then each member once.
+        let _form: Map<String, Value> = answer.json()?;
+        members::read(&answer.body).ok_or_else(|| fetch::Error::Json("a member is there twice".to_owned()))
+    }
+
+    /// Reads an answer about an active token: the bearer, and until when that is believed.
+    fn judge(
+        &self,
+        answer: Map<String, Value>,
+        resource: &Resource,
+        now: Timestamp,
+    ) -> Result<(Caller, Timestamp), Why> {
+        let Config { issuer, terms, .. } = &self.config;
+        let expires = claims::expiry(&answer, terms.leeway)?;
+        if expires.is_some_and(|expires| expires <= now) {
+            return Err("it has expired");
+        }
+        claims::check_begun(&answer, terms.leeway, now)?;
+        match claims::audience(&answer, terms, resource)? {
+            Audience::Here => {}
+            Audience::Nobody if terms.audiences.as_ref().is_some_and(Vec::is_empty) => {}
+            Audience::Nobody => return Err("it has no audience"),
+            Audience::Elsewhere => return Err("it is for others"),
+        }
+        let issuer = match (answer.get("iss"), issuer) {
+            (None, issuer) => issuer.clone().unwrap_or_else(|| Arc::clone(&self.endpoint)),
+            (Some(Value::String(named)), Some(issuer)) if **named == **issuer => Arc::clone(issuer),
+            (Some(Value::String(named)), None) if !self.others.iter().any(|other| **other == **named) => {
+                named.as_str().into()
+            }
+            _ => return Err("its issuer is not the one that is configured"),
+        };
+        let caller = claims::caller(answer, &issuer, terms, expires)?;
+        let latest = now.plus(GOOD);
+        Ok((caller, expires.map_or(latest, |expires| expires.min(latest))))
+    }
+}
+
+/// A question that is under way. It is none any more when this is dropped, answered or not.
+struct Question {
+    introspector: Arc<Introspector>,
+    key: Key,
+}
+
+impl Question {
+    async fn put(&self, token: &str, resource: &Resource) -> Outcome {
+        let introspector = &self.introspector;
+        let answer = match introspector.fetch(token).await {
+            Ok(answer) => answer,
+            Err(error) => return unavailable(&error),
+        };
+        let now = introspector.clock.now();
+        let judged = match answer.get("active") {
+            Some(Value::Bool(true)) => introspector.judge(answer, resource, now),
+            Some(Value::Bool(false)) => Err("it is not active"),
+            _ => return unavailable(&fetch::Error::Json("it does not say whether the token is active".to_owned())),
+        };
+        let (outcome, caller, until) = match judged {
+            Ok((caller, until)) => {
+                let caller = Arc::new(caller);
+                (Outcome::Caller(Arc::clone(&caller)), Some(caller), until)
+            }
+            Err(why) => (Outcome::Refused(why), None, now.plus(BAD)),
+        };
+        introspector.cache.put(self.key, Entry { caller, until, checked: None });
+        outcome
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.introspector.asked().remove(&self.key);
+    }
+}
+
+fn unavailable(error: &fetch::Error) -> Outcome {
+    let cause = std::error::Error::source(error);
+    tracing::warn!(%error, cause, "a token could not be introspected");
+    Outcome::Unavailable
+}
