@@ -63,6 +63,7 @@ impl Fixture {
         let http = Config {
             url: upstream.url().parse().unwrap(),
             headers: HeaderMap::new(),
+            credentials: None,
             tls: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
@@ -77,6 +78,8 @@ impl Fixture {
             schemas: Schemas::default(),
             native: false,
             sessions: SessionPolicy::Pooled,
+            subjects: None,
+            passes_authorization: false,
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
         };
@@ -114,6 +117,7 @@ impl Fixture {
         Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(caller),
+            subject: None,
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
