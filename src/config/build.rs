@@ -5,6 +5,7 @@
 
 mod auth;
 mod authorize;
+mod credentials;
 mod routes;
 mod tenants;
 mod tls;
@@ -20,6 +21,8 @@ use super::{
     units::{self, ByteSize, Rate, RateLimit},
     values,
 };
+
+use credentials::Callers;
 
 /// Builds settings, noting what is wrong.
 pub(super) struct Builder<'a> {
@@ -43,7 +46,7 @@ impl Builder<'_> {
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
-        let authenticates = raw.auth.is_some();
+        let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
         let has_tokens = auth.as_ref().is_some_and(|auth| auth.as_ref().is_none_or(AuthSettings::has_tokens));
         if !has_tokens {
@@ -52,7 +55,7 @@ impl Builder<'_> {
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
             self.check_public_url(listen, auth, &at.key("auth"));
         }
-        let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
+        let routes = self.routes(raw.routes, callers, &at.key("routes"));
         Some(Settings {
             listen: listen?,
             admin: admin?,
