@@ -8,4 +8,5 @@ pub mod origin;
 pub mod patience;
 mod readers;
 pub mod server;
+mod subject;
 pub mod well_known;
