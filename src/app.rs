@@ -23,7 +23,7 @@ use crate::auth::{self, Authenticator, introspection};
 use crate::clock::Clock;
 use crate::config::{
     self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
-    UpstreamTarget,
+    UpstreamCredentials, UpstreamTarget,
 };
 use crate::downstream::http::{Endpoint, Endpoints};
 use crate::downstream::well_known::Documents;
@@ -32,6 +32,7 @@ use crate::gateway::eras::Eras;
 use crate::gateway::relay::KEEP_ALIVE;
 use crate::gateway::rules::Rules;
 use crate::gateway::schemas::Schemas;
+use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -44,6 +45,7 @@ use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
 use crate::threads::{self, Threads};
 use crate::tls;
+use crate::upstream::credentials::{Credentials, Exchanged, Own, Passed};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 use certificates::Certificates;
@@ -274,7 +276,7 @@ fn endpoints(settings: &Settings, routes: &[Arc<Route>], address: SocketAddr) ->
             name: of.name.clone(),
             authorization_servers: auth.map(AuthSettings::authorization_servers).unwrap_or_default(),
             required_scopes: auth.map(|auth| auth.required_scopes.clone()).unwrap_or_default(),
-            other_scopes: Vec::new(),
+            other_scopes: of.rules.iter().flat_map(|rule| &rule.scopes).map(|scope| scope.as_ref().into()).collect(),
         };
         let resource = Arc::new(Resource::new(number, &config));
         (of.path.clone(), Endpoint { route: Arc::clone(route), resource })
@@ -307,7 +309,14 @@ fn route_of(
         UpstreamTarget::Url { url, headers, .. } => {
             let headers: HeaderMap = headers.iter().cloned().collect();
             let url = url.uri().clone();
-            Arc::new(Http::new(crate::upstream::http::Config { url, headers, tls, connect_timeout, max_message }))
+            Arc::new(Http::new(crate::upstream::http::Config {
+                url,
+                headers,
+                tls,
+                credentials: credentials_of(&route.upstream.credentials, jobs),
+                connect_timeout,
+                max_message,
+            }))
         }
         UpstreamTarget::Command { argv } => {
             let config = crate::upstream::stdio::Config::new(argv.clone());
@@ -324,9 +333,24 @@ fn route_of(
         schemas: Schemas::default(),
         native: route.native,
         sessions: route.upstream.sessions,
+        subjects: needs_subjects(&route.upstream.credentials).then(Subjects::default),
+        passes_authorization: route.upstream.credentials == UpstreamCredentials::Passed,
         max_message,
         metrics: Arc::clone(metrics.route(&route.name)),
     }
+}
+
+fn credentials_of(settings: &UpstreamCredentials, jobs: &Jobs) -> Option<Arc<dyn Credentials>> {
+    match settings {
+        UpstreamCredentials::Headers => None,
+        UpstreamCredentials::Own(config) => Some(Arc::new(Own::new(config.clone(), jobs.clone()))),
+        UpstreamCredentials::Exchanged(config) => Some(Arc::new(Exchanged::new(config.clone(), jobs.clone()))),
+        UpstreamCredentials::Passed => Some(Arc::new(Passed)),
+    }
+}
+
+fn needs_subjects(settings: &UpstreamCredentials) -> bool {
+    matches!(settings, UpstreamCredentials::Exchanged(_) | UpstreamCredentials::Passed)
 }
 
 fn sealer_of(settings: &Settings) -> Sealer {

@@ -3,6 +3,7 @@
 mod call;
 mod demo;
 mod form;
+mod login;
 mod screen;
 mod serve;
 

@@ -8,8 +8,10 @@ mod error;
 mod following;
 mod incoming;
 mod listening;
+pub mod login;
 mod modern;
 mod task;
+pub mod tokens;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -107,7 +109,7 @@ impl Client {
             "capabilities": {"elicitation": {}},
             "clientInfo": {"name": "taskgate", "version": env!("CARGO_PKG_VERSION")},
         });
-        let opened = http.open(&params.to_string(), HeaderMap::new()).await?;
+        let opened = http.open(&params.to_string(), HeaderMap::new(), None).await?;
         let (inner, receiver) = Inner::new(http, max_message, opened, jobs);
         inner.notify("notifications/initialized", None).await?;
         inner.jobs.spawn("client stream", listening::listen(Arc::clone(&inner)));

@@ -29,6 +29,7 @@ pub mod pool;
 pub mod relay;
 pub mod schemas;
 mod streams;
+pub mod subjects;
 mod subscriptions;
 mod tasks;
 mod tools;
@@ -100,6 +101,10 @@ pub struct Route {
     pub native: bool,
     /// How its sessions are shared by clients that have none.
     pub sessions: pool::SessionPolicy,
+    /// On whose behalf it is addressed; `None` where all callers are alike to it.
+    pub subjects: Option<subjects::Subjects>,
+    /// The caller's own `Authorization` goes to the server, and what the server says of it comes back.
+    pub passes_authorization: bool,
     /// The longest message of the server that is read whole, in bytes.
     pub max_message: usize,
     /// What is counted.
@@ -277,6 +282,7 @@ impl Gateway {
     /// # Errors
     /// [`Rejection`] with the request's id where there is one.
     pub async fn post(self: &Arc<Self>, call: &mut Call, asked: &mut Asked) -> Result<Answer, Rejection> {
+        call.note_subject();
         let body = std::mem::take(&mut call.body);
         match Message::parse_with_id(&body) {
             Ok(message) => self.message(call, &body, message, asked).await,
@@ -414,6 +420,7 @@ impl Gateway {
     /// # Errors
     /// When there is no such session.
     pub fn delete(self: &Arc<Self>, call: &Call) -> Result<Answer, Rejection> {
+        call.note_subject();
         let session = self.session(call)?;
         self.end_session(&call.route, &session);
         Ok(Answer::SessionEnded)
@@ -428,7 +435,7 @@ impl Gateway {
     }
 
     fn close_upstream(&self, route: &Arc<Route>, session: &Session) {
-        let (upstream, key) = (Arc::clone(&route.upstream), session.terms.upstream.clone());
+        let (upstream, key) = (Arc::clone(&route.upstream), route.key_of(session).into_owned());
         self.jobs.spawn("close", async move { upstream.close(&key).await });
     }
 
@@ -456,7 +463,7 @@ impl Gateway {
             let route = routes.iter().find(|route| route.name == session.terms.route).cloned();
             async move {
                 if let Some(route) = route {
-                    route.upstream.close(&session.terms.upstream).await;
+                    route.upstream.close(&route.key_of(&session)).await;
                 }
             }
         });
@@ -570,7 +577,7 @@ fn end_reason(reason: &str) -> Option<EndReason> {
 /// How a fault counts among the messages to the upstream.
 fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
     match fault {
-        Fault::UpstreamUnreachable => UpstreamOutcome::Unreachable,
+        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
         Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown => UpstreamOutcome::Lost,
         Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
@@ -594,7 +601,7 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::OtherEra | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
+        Kind::Fault(_) | Kind::OtherEra | Kind::Denied(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
     }
 }
 
@@ -606,6 +613,7 @@ mod tests {
     fn every_end_is_counted_under_its_own_word() {
         let faults = [
             Fault::UpstreamUnreachable,
+            Fault::Credentials,
             Fault::UpstreamProtocol,
             Fault::UpstreamTooLarge,
             Fault::OutcomeUnknown,

@@ -3,6 +3,7 @@
 //! An upstream carries whole JSON-RPC messages and opaque bodies. It knows sessions and protocol versions of its own
 //! hop, and nothing of tasks, callers or quotas.
 
+pub mod credentials;
 pub mod http;
 pub mod messages;
 pub mod stdio;
@@ -10,7 +11,7 @@ pub mod stdio;
 use std::fmt;
 use std::sync::Arc;
 
-use ::http::{HeaderMap, StatusCode};
+use ::http::{HeaderMap, HeaderValue, StatusCode};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -18,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::jsonrpc::Id;
 use crate::mcp::version::ProtocolVersion;
+use crate::oauth::secret::SubjectToken;
 
 /// A body that is passed on as it comes.
 pub type Body = UnsyncBoxBody<Bytes, Error>;
@@ -29,9 +31,18 @@ pub struct SessionKey {
     pub id: Option<Arc<str>>,
     /// The version negotiated on this hop.
     pub version: ProtocolVersion,
+    /// On whose behalf its messages are, where the upstream's credentials depend on that.
+    pub subject: Option<Arc<SubjectToken>>,
 }
 
 impl SessionKey {
+    /// The same conversation, with messages on behalf of another.
+    #[must_use]
+    pub fn on_behalf_of(mut self, subject: Option<&Arc<SubjectToken>>) -> Self {
+        self.subject = subject.cloned();
+        self
+    }
+
     /// Whether a notification stops a request there; else only the end of its connection does.
     #[must_use]
     pub fn is_told_of_cancels(&self) -> bool {
@@ -138,6 +149,12 @@ pub enum Error {
     /// proxy in between after the server has begun: they are [`Error::Lost`].
     #[error("{}", told_by(*.0))]
     Status(StatusCode),
+    /// It did not take the credentials that were shown, or missed some: it has done nothing.
+    #[error("{}", told_by(.0.status))]
+    Denied(Box<Denied>),
+    /// There are no credentials to show: nothing was sent.
+    #[error("there are no credentials for the upstream")]
+    Credentials(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// It answered the message with an HTTP error status and a JSON-RPC error of its own.
     #[error("the upstream refused the message with HTTP status {status}")]
     Refused {
@@ -146,6 +163,17 @@ pub enum Error {
         /// The `error` member as JSON text.
         error: Box<str>,
     },
+}
+
+/// What a server says about credentials: 401 or 403, and what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The values of `WWW-Authenticate`, unread.
+    pub challenges: Vec<HeaderValue>,
+    /// What was shown was the client's own, and so is the answer.
+    pub is_for_client: bool,
 }
 
 /// What is wrong when something serves HTTP, but nothing at the path that it was asked for.
@@ -162,11 +190,16 @@ fn told_by(status: StatusCode) -> String {
 #[async_trait]
 pub trait Upstream: fmt::Debug + Send + Sync {
     /// Opens a session: sends `initialize` with these `params` (JSON text) and reads its result. The caller sends
-    /// `notifications/initialized` itself.
+    /// `notifications/initialized` itself. The session's messages are on behalf of the subject, this one included.
     ///
     /// # Errors
     /// Any [`Error`]; nothing is left open then.
-    async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error>;
+    async fn open(
+        &self,
+        params: &str,
+        headers: HeaderMap,
+        subject: Option<&Arc<SubjectToken>>,
+    ) -> Result<Opened, Error>;
 
     /// Asks a server of the modern era what it is: sends `server/discover` with these `params` (JSON text), which carry the
     /// claims. The key that comes back is [`Upstream::stateless`]; the `result` is whatever the server said, unread.
@@ -175,7 +208,7 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// Any [`Error`]. Servers of the other era refuse ([`Error::Refused`], [`Error::Status`]) or break the protocol
     /// ([`Error::Protocol`]), to which it belongs, on a pipe, to say nothing or to exit. [`Error::Connect`] and
     /// [`Error::Lost`] say nothing of the era.
-    async fn discover(&self, params: &str) -> Result<Opened, Error>;
+    async fn discover(&self, params: &str, subject: Option<&Arc<SubjectToken>>) -> Result<Opened, Error>;
 
     /// What stands for the server where each message stands for itself. It is not a session and needs no closing. With an
     /// id, messages of all callers share one channel: their request ids must be unique among them, and what is given up

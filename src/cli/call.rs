@@ -14,6 +14,7 @@ use crate::client::{CallId, Client, Config, Connected, Era, Error, Event, Modern
 use crate::jobs::Jobs;
 use crate::jsonrpc::Object;
 
+use super::login::{self, LoginArgs};
 use super::screen::{Screen, harmless, write};
 
 /// How long connecting may take.
@@ -25,6 +26,8 @@ const PARTING: Duration = Duration::from_secs(5);
 
 /// Exit code: the tool failed or was cancelled.
 const FAILED: u8 = 1;
+/// Exit code: the arguments can't be used.
+const USAGE: u8 = 2;
 /// Exit code: the protocol or the network failed.
 const BROKEN: u8 = 3;
 
@@ -52,6 +55,8 @@ pub(super) struct CallArgs {
     /// A header field for every request; may be given more than once
     #[arg(long = "header", value_parser = header, value_name = "NAME: VALUE")]
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    #[command(flatten)]
+    pub login: LoginArgs,
 }
 
 /// An era, as it is written on the command line.
@@ -112,6 +117,7 @@ pub(super) async fn run(args: CallArgs) -> ExitCode {
         }
         Ended::Cancelled => complain("cancelled", FAILED),
         Ended::Broken(what) => complain(&what, BROKEN),
+        Ended::Unusable(what) => complain(&what, USAGE),
     }
 }
 
@@ -124,6 +130,8 @@ enum Ended {
     Cancelled,
     /// By something else, which this says.
     Broken(String),
+    /// Before it began, by arguments that can't be used.
+    Unusable(String),
 }
 
 impl From<Error> for Ended {
@@ -137,9 +145,14 @@ impl From<Error> for Ended {
 }
 
 async fn perform(args: CallArgs, screen: &mut Screen, jobs: &Jobs, interrupt: impl Future<Output = ()>) -> Ended {
+    let credentials = match login::credentials(&args) {
+        Ok(credentials) => credentials,
+        Err(what) => return Ended::Unusable(what),
+    };
     let config = Config {
         url: args.url.clone(),
         headers: HeaderMap::from_iter(args.headers.iter().cloned()),
+        credentials,
         tls: None,
         connect_timeout: CONNECT_TIMEOUT,
         max_message: MAX_MESSAGE,

@@ -82,6 +82,7 @@ async fn first_call(url: &str, seconds: f64) -> anyhow::Result<()> {
     let config = Config {
         url: url.parse()?,
         headers: HeaderMap::new(),
+        credentials: None,
         tls: None,
         connect_timeout: PARTING,
         max_message: 16 * 1024 * 1024,

@@ -30,6 +30,12 @@ pub enum Error {
     /// The server is of this era, and not of the one that was to be spoken.
     #[error("the server speaks only the {0} era of the protocol")]
     OtherEra(Era),
+    /// The server asks for credentials, or for better ones.
+    #[error("{}", asks_for(*.0))]
+    Denied(StatusCode),
+    /// There are no credentials to show.
+    #[error("the login failed")]
+    Login(#[source] Source),
     /// The server no longer knows the session.
     #[error("the server ended the session")]
     SessionGone,
@@ -79,8 +85,17 @@ impl From<upstream::Error> for Error {
             upstream::Error::Status(StatusCode::NOT_FOUND) => Self::NoEndpoint,
             error @ (upstream::Error::TooLarge(_) | upstream::Error::Status(_)) => Self::Protocol(error.to_string()),
             upstream::Error::SessionGone => Self::SessionGone,
+            upstream::Error::Denied(denied) => Self::Denied(denied.status),
+            upstream::Error::Credentials(source) => Self::Login(source),
             upstream::Error::Refused { error, .. } => Self::Server(ServerError::read(&error)),
         }
+    }
+}
+
+fn asks_for(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::FORBIDDEN => "the server does not let these credentials do this (HTTP status 403)",
+        _ => "the server asks for credentials (HTTP status 401); --login gets them, --header shows them",
     }
 }
 

@@ -91,9 +91,9 @@ pub async fn connect(config: Config, era: Era, jobs: Jobs) -> Result<(Connected,
 /// Asks the server what it is. `None`: it needs the handshake.
 async fn discover(http: &Http, era: Era) -> Result<Option<upstream::Opened>, Error> {
     let params = claimed("{}", None);
-    let mut answer = http.discover(&params).await;
+    let mut answer = http.discover(&params, None).await;
     if matches!(finding(&answer), Some(Finding::Again(_))) {
-        answer = http.discover(&params).await;
+        answer = http.discover(&params, None).await;
     }
     match (finding(&answer), answer) {
         (Some(Finding::Modern(_)), Ok(opened)) => Ok(Some(opened)),
@@ -114,6 +114,7 @@ fn finding(answer: &Result<upstream::Opened, upstream::Error>) -> Option<Finding
         Ok(opened) => Some(probe::of_result(&opened.result)),
         Err(upstream::Error::Refused { status, error }) => Some(probe::of_error(status.as_u16(), error)),
         Err(upstream::Error::Status(status)) => Some(probe::of_status(status.as_u16())),
+        Err(upstream::Error::Denied(denied)) => Some(probe::of_status(denied.status.as_u16())),
         // It answers, but not as any server of this era.
         Err(upstream::Error::Protocol(_)) => Some(Finding::Legacy),
         Err(_) => None,

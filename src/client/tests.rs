@@ -19,6 +19,7 @@ fn config(url: &str) -> Config {
     Config {
         url: url.parse().unwrap(),
         headers: HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer key"))]),
+        credentials: None,
         tls: None,
         connect_timeout: Duration::from_secs(5),
         max_message: 16 << 20,

@@ -5,6 +5,7 @@
 
 mod auth;
 mod authorize;
+mod credentials;
 mod routes;
 mod tenants;
 mod tls;
@@ -15,11 +16,13 @@ use super::{
     problem::Problems,
     raw,
     secret::{SealKey, Secret},
-    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
+    settings::{AdminSettings, AuthSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
     tree::Place,
     units::{self, ByteSize, Rate, RateLimit},
     values,
 };
+
+use credentials::Callers;
 
 /// Builds settings, noting what is wrong.
 pub(super) struct Builder<'a> {
@@ -43,15 +46,16 @@ impl Builder<'_> {
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
-        let authenticates = raw.auth.is_some();
+        let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        if !authenticates {
+        let has_tokens = auth.as_ref().is_some_and(|auth| auth.as_ref().is_none_or(AuthSettings::has_tokens));
+        if !has_tokens {
             self.warn_scopes(&raw.routes, &at.key("routes"));
         }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
             self.check_public_url(listen, auth, &at.key("auth"));
         }
-        let routes = self.routes(raw.routes, authenticates, &at.key("routes"));
+        let routes = self.routes(raw.routes, callers, &at.key("routes"));
         Some(Settings {
             listen: listen?,
             admin: admin?,

@@ -6,7 +6,7 @@ use super::{
     problem::quote,
     settings::{
         AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
-        TenantLimits, UpstreamSettings, UpstreamTarget, UpstreamTls,
+        TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
 };
@@ -153,6 +153,9 @@ fn route_lines(text: &mut String, route: &RouteSettings, settings: &Settings) {
     line(text, "route", &route.name);
     line(text, "  clients", settings.listen.url(&route.path));
     line(text, "  upstream", target(&route.upstream.target));
+    if let Some(words) = shown(&route.upstream.credentials) {
+        line(text, "  shows", words);
+    }
     line(text, "  era", era(&route.upstream, settings.auth.is_some()));
     line(text, "  calls", calls(&route.upstream));
     line(text, "  tools", tools(&route.tools));
@@ -182,6 +185,19 @@ fn target(target: &UpstreamTarget) -> String {
             format!("the program {} with {}, for each session", quote(program), several(arguments, "argument"))
         }
     }
+}
+
+/// What the server is shown beside fixed headers. Names no secret, and no query.
+fn shown(shown: &UpstreamCredentials) -> Option<String> {
+    let (config, what) = match shown {
+        UpstreamCredentials::Headers => return None,
+        UpstreamCredentials::Passed => return Some("the caller's own Authorization".to_owned()),
+        UpstreamCredentials::Own(config) => (config, "taskgate's own token"),
+        UpstreamCredentials::Exchanged(config) => (config, "a token for each caller in exchange for theirs"),
+    };
+    let host = config.token_url.host().unwrap_or_default();
+    let resource = config.resource.as_ref().map(|resource| format!(", for {resource}")).unwrap_or_default();
+    Some(format!("{what}, made at {host} for client {}{resource}", quote(&config.client.id)))
 }
 
 fn certificates(tls: &UpstreamTls) -> &'static str {

@@ -21,6 +21,7 @@ use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
 use crate::oauth::discovery::is_loopback;
 use crate::tls::Files;
+use crate::upstream::credentials;
 
 /// Everything that a file, or the command line in its place, says.
 #[derive(Debug, Clone, PartialEq)]
@@ -258,6 +259,21 @@ pub struct UpstreamSettings {
     pub era: eras::Setting,
     /// How its sessions serve clients that have none.
     pub sessions: SessionPolicy,
+    /// What it is shown beside the fixed headers.
+    pub credentials: UpstreamCredentials,
+}
+
+/// What a server is shown in `Authorization`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum UpstreamCredentials {
+    /// What its fixed headers say, if anything.
+    Headers,
+    /// A token of the gateway's own.
+    Own(credentials::Config),
+    /// A token for each caller, in exchange for theirs.
+    Exchanged(credentials::Config),
+    /// What the caller showed.
+    Passed,
 }
 
 /// How a server is reached.

@@ -2,6 +2,7 @@
 
 mod authorize;
 mod callers;
+mod credentials;
 mod documents;
 mod edge;
 mod hostile;

@@ -30,6 +30,7 @@ use crate::gateway::{Gateway, Route, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
+use crate::oauth::secret::SubjectToken;
 use crate::sse;
 use crate::tenant::Caller;
 use crate::tenant::refusals::RefusedAccess;
@@ -40,6 +41,7 @@ use super::forwarded::Trusted;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::patience::{PAUSES, Patience};
+use super::subject;
 use super::well_known::{Documents, Page};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -82,7 +84,7 @@ pub struct Endpoint {
 
 /// An answer that the transport itself gives.
 #[derive(Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     /// Nothing is served at that path.
     NoRoute,
     /// A browser's question beforehand, with its header fields; no refusal.
@@ -190,6 +192,7 @@ impl Endpoints {
                 Box::pin(self.authenticator.verify(resource, token)).await.map_err(Refusal::Credentials)?
             }
         };
+        let (caller, subject) = subject::of(route, caller, &parts.headers)?;
         *known = Some(Arc::clone(&caller));
         self.authenticator.permit(&caller).map_err(Refusal::Credentials)?;
         // 2026-07-28 transports, "Streamable HTTP": there is nothing to GET or DELETE in that era.
@@ -206,13 +209,13 @@ impl Endpoints {
                     ));
                 }
                 let body = self.read(body, &parts.headers).await?;
-                let mut call = call_of(parts, version, route, (caller, body))?;
+                let mut call = call_of(parts, version, route, (caller, subject, body))?;
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
+                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
@@ -221,7 +224,7 @@ impl Endpoints {
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, version, route, (caller, Bytes::new()))?;
+                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
                 Ok((self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
@@ -307,7 +310,7 @@ fn call_of(
     parts: &mut Parts,
     version: VersionHeader,
     route: &Arc<Route>,
-    (caller, body): (Arc<Caller>, Bytes),
+    (caller, subject, body): (Arc<Caller>, Option<Arc<SubjectToken>>, Bytes),
 ) -> Result<Call, Refusal> {
     let accept = headers::accept(&parts.headers);
     if !accept.json && !accept.events {
@@ -316,6 +319,7 @@ fn call_of(
     Ok(Call {
         route: Arc::clone(route),
         caller,
+        subject,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
@@ -405,6 +409,16 @@ impl Refusal {
                 json(status, jsonrpc::error_response(None, &error))
             }
             Self::Gone => text(StatusCode::BAD_REQUEST, "The request broke off\n"),
+            Self::Rejected(rejection) if matches!(rejection.kind, Kind::Denied(_)) => {
+                // What the client showed was for the server, and so is what the server says of it.
+                let mut response = text(rejection.status(), "The server behind this does not take the credentials\n");
+                if let Kind::Denied(denied) = rejection.kind {
+                    for challenge in denied.challenges {
+                        response.headers_mut().append(WWW_AUTHENTICATE, challenge);
+                    }
+                }
+                response
+            }
             Self::Rejected(rejection) => {
                 if let Kind::Scopes(needed) = &rejection.kind {
                     let challenge = resource.map(|resource| resource.insufficient_scope(needed));

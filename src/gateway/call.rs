@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::mcp::version::ProtocolVersion;
+use crate::oauth::secret::SubjectToken;
 use crate::tenant::Caller;
 use crate::upstream::Body;
 
@@ -18,6 +19,8 @@ pub struct Call {
     pub route: Arc<Route>,
     /// Who sends it.
     pub caller: Arc<Caller>,
+    /// What they showed, where the upstream is addressed on their behalf.
+    pub subject: Option<Arc<SubjectToken>>,
     /// The session id, as it was sent.
     pub session: Option<String>,
     /// What the version header says.
@@ -96,12 +99,20 @@ pub enum Answer {
 }
 
 impl Call {
+    /// Has what goes on in the caller's name go on with what they showed now.
+    pub(super) fn note_subject(&self) {
+        if let Some(subjects) = &self.route.subjects {
+            subjects.note(self.caller.principal.digest(), self.subject.as_ref());
+        }
+    }
+
     /// The same call with one member of its batch as the body.
     #[must_use]
     pub fn member(&self, body: Bytes) -> Self {
         Self {
             route: Arc::clone(&self.route),
             caller: Arc::clone(&self.caller),
+            subject: self.subject.clone(),
             session: self.session.clone(),
             version: self.version.clone(),
             last_event_id: None,

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use crate::jsonrpc::Object;
 use crate::mcp::envelope::{Claim, GATEWAY_INFO, SERVER_INFO, with_claim};
 use crate::mcp::probe::{self, Finding};
-use crate::upstream::{Error, SessionKey, Upstream};
+use crate::oauth::secret::SubjectToken;
+use crate::upstream::{Denied, Error, SessionKey, Upstream};
 
 use super::rejection::{Chain, Fault, Kind};
 use super::{Gateway, Route};
@@ -56,6 +57,8 @@ enum Found {
     Disjoint,
     /// Nothing, and why.
     Nothing(Fault),
+    /// It did not take the credentials of the client on whose behalf it was asked.
+    Denied(Box<Denied>),
 }
 
 impl Eras {
@@ -104,7 +107,7 @@ impl State {
             Found::Legacy => self.verdicts.is_legacy(now),
             Found::Disjoint => self.verdicts.is_disjoint(now),
             // Never remembered.
-            Found::Nothing(_) => {}
+            Found::Nothing(_) | Found::Denied(_) => {}
         }
     }
 }
@@ -166,6 +169,7 @@ impl Gateway {
             Found::Modern(_) | Found::Legacy => Err(Fault::UpstreamProtocol.into()),
             Found::Disjoint => Err(disjoint(route)),
             Found::Nothing(fault) => Err(fault.into()),
+            Found::Denied(denied) => Err(Kind::Denied(denied)),
         }
     }
 
@@ -175,7 +179,13 @@ impl Gateway {
         let is_suspect = match error {
             Error::Status(status) => probe::looks_legacy(status.as_u16(), None),
             Error::Refused { status, error } => probe::looks_legacy(status.as_u16(), Some(error)),
-            Error::Connect(_) | Error::Lost(_) | Error::Protocol(_) | Error::TooLarge(_) | Error::SessionGone => false,
+            Error::Connect(_)
+            | Error::Lost(_)
+            | Error::Protocol(_)
+            | Error::TooLarge(_)
+            | Error::SessionGone
+            | Error::Denied(_)
+            | Error::Credentials(_) => false,
         };
         if !is_suspect || !route.eras.state().verdicts.may_doubt(Instant::now()) {
             return None;
@@ -187,7 +197,7 @@ impl Gateway {
                 route.eras.state().verdicts.doubted(Instant::now());
                 None
             }
-            Found::Disjoint | Found::Nothing(_) => None,
+            Found::Disjoint | Found::Nothing(_) | Found::Denied(_) => None,
         }
     }
 
@@ -225,7 +235,7 @@ impl Gateway {
                 route.eras.state().verdicts.handshake_refused(Instant::now());
                 Some(Side::Modern(route.upstream.stateless()))
             }
-            Found::Legacy | Found::Disjoint | Found::Nothing(_) => None,
+            Found::Legacy | Found::Disjoint | Found::Nothing(_) | Found::Denied(_) => None,
         }
     }
 
@@ -260,6 +270,7 @@ impl Gateway {
             Found::Legacy => Ok(Side::Legacy),
             Found::Disjoint => Err(disjoint(route)),
             Found::Nothing(fault) => Err(fault.into()),
+            Found::Denied(denied) => Err(Kind::Denied(denied)),
         }
     }
 
@@ -287,7 +298,11 @@ impl Gateway {
         let (gateway, route) = (Arc::clone(self), Arc::clone(route));
         self.jobs.spawn("probe", async move {
             let over = Over(&route);
-            let found = gateway.jobs.stopping().run_until_cancelled(question(&*route.upstream)).await;
+            let found = gateway
+                .jobs
+                .stopping()
+                .run_until_cancelled(question(&*route.upstream, route.any_subject().as_ref()))
+                .await;
             let found = found.unwrap_or(Found::Nothing(Fault::Shutdown));
             tracing::debug!(route = %route.name, ?found, "the server was asked for its era");
             route.eras.state().learn(&found);
@@ -309,13 +324,18 @@ impl Drop for Over<'_> {
 
 /// Asks; a server that names another version is asked once more with that. Never with a call: a server that is not strict
 /// may execute one.
-async fn question(upstream: &dyn Upstream) -> Found {
+async fn question(upstream: &dyn Upstream, subject: Option<&Arc<SubjectToken>>) -> Found {
     let claim = Claim { capabilities: "{}", client_info: GATEWAY_INFO, log_level: None, progress_token: None };
     let params = with_claim("{}", &claim);
     let mut tries = 0;
     loop {
         tries += 1;
-        let answer = upstream.discover(&params).await;
+        let answer = upstream.discover(&params, subject).await;
+        if let Err(Error::Denied(denied)) = &answer
+            && denied.is_for_client
+        {
+            return Found::Denied(denied.clone());
+        }
         let finding = finding_of(&answer);
         let result = answer.ok().map(|opened| opened.result);
         return match finding {
@@ -341,7 +361,12 @@ fn finding_of(answer: &Result<crate::upstream::Opened, Error>) -> Result<Finding
         Ok(opened) => Ok(probe::of_result(&opened.result)),
         Err(Error::Refused { status, error }) => Ok(probe::of_error(status.as_u16(), error)),
         Err(Error::Status(status)) => Ok(probe::of_status(status.as_u16())),
+        Err(Error::Denied(denied)) => Ok(probe::of_status(denied.status.as_u16())),
         Err(Error::Protocol(_)) => Ok(Finding::Legacy),
+        Err(error @ Error::Credentials(_)) => {
+            tracing::warn!(error = %Chain(error), "the server can't be asked for its era");
+            Err(Fault::Credentials)
+        }
         Err(error @ (Error::Connect(_) | Error::Lost(_) | Error::TooLarge(_) | Error::SessionGone)) => {
             tracing::warn!(error = %Chain(error), "the server can't be asked for its era; `era` in the configuration would tell");
             // Nothing has run, whatever became of the question.

@@ -1,5 +1,6 @@
 //! Plain calls: sent on as they are, answered as the upstream answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,10 +16,11 @@ use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::method::Method;
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
+use crate::oauth::secret::SubjectToken;
 use crate::task::dialect::core;
 use crate::tenant::fair;
 use crate::upstream::messages::{Messages, collect, collect_pieces};
-use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply};
+use crate::upstream::{Error, Kind as MessageKind, Outgoing, Reply, SessionKey};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
@@ -183,8 +185,8 @@ impl Gateway {
 
     /// Waits for the places, sends the request and reads as much of the answer as is needed.
     fn sending(self: &Arc<Self>, call: &Call, session: Arc<Session>, message: Outgoing, needs: Needs) -> Sending {
-        let (gateway, route, principal) =
-            (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
+        let (gateway, route, principal, subject) =
+            (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal), call.subject.clone());
         Box::pin(async move {
             // The gate first: whoever waits for it keeps nobody else from a place.
             let (gate, permit) = if needs.at_once {
@@ -197,17 +199,17 @@ impl Gateway {
             };
             let in_flight = route.metrics.upstream_in_flight();
             needs.flag.dispatch();
-            let sent = route.upstream.send(&session.terms.upstream, message).await;
+            let key = addressed(&session, subject.as_ref());
+            let sent = route.upstream.send(&key, message).await;
             route.metrics.upstream_request(outcome_of(&sent));
             if matches!(sent, Err(Error::SessionGone)) {
                 gateway.end_session(&route, &session);
             }
-            let upstream = &session.terms.upstream;
             if let Err(error) = &sent
                 // Boxed like all that is rare here, since every call would have room for it.
-                && Box::pin(gateway.has_changed_era(&route, upstream, error)).await
+                && Box::pin(gateway.has_changed_era(&route, &key, error)).await
             {
-                if !upstream.version.has_sessions() {
+                if !key.version.has_sessions() {
                     return Err(Kind::OtherEra);
                 }
                 // The server has no sessions any more. The client opens a new one, which will be translated.
@@ -228,7 +230,8 @@ impl Gateway {
     ) -> Result<Answer, Kind> {
         let body = if call.route.passes_tasks(session) { body } else { without_related(body) };
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: std::mem::take(&mut call.headers) };
-        let sending = call.route.upstream.send(&session.terms.upstream, message);
+        let key = addressed(session, call.subject.as_ref());
+        let sending = call.route.upstream.send(&key, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
         let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
         call.route.metrics.upstream_request(outcome_of(&sent));
@@ -240,12 +243,18 @@ impl Gateway {
     }
 }
 
+/// The conversation behind a session, addressed on behalf of whoever calls now.
+fn addressed<'a>(session: &'a Session, subject: Option<&Arc<SubjectToken>>) -> Cow<'a, SessionKey> {
+    let key = &session.terms.upstream;
+    if subject.is_none() { Cow::Borrowed(key) } else { Cow::Owned(key.clone().on_behalf_of(subject)) }
+}
+
 fn outcome_of(sent: &Result<Reply, Error>) -> UpstreamOutcome {
     match sent {
         Ok(_) => UpstreamOutcome::Answered,
-        Err(Error::Connect(_)) => UpstreamOutcome::Unreachable,
+        Err(Error::Connect(_) | Error::Credentials(_)) => UpstreamOutcome::Unreachable,
         Err(Error::Lost(_)) => UpstreamOutcome::Lost,
-        Err(Error::Protocol(_) | Error::Status(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
+        Err(Error::Protocol(_) | Error::Status(_) | Error::Denied(_) | Error::TooLarge(_)) => UpstreamOutcome::Protocol,
         Err(Error::SessionGone) => UpstreamOutcome::SessionGone,
         Err(Error::Refused { .. }) => UpstreamOutcome::Refused,
     }

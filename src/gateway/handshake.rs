@@ -8,6 +8,7 @@ use crate::jsonrpc::{self, Object, Raw, raw_string, string_value};
 use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, for_native_upstream, for_upstream};
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
+use crate::oauth::secret::SubjectToken;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
@@ -43,7 +44,7 @@ impl Gateway {
             (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
         let headers = std::mem::take(&mut call.headers);
         let opening = self.jobs.spawn("initialize", async move {
-            let opened = gateway.open_either(&route, &offer, headers).await?;
+            let opened = gateway.open_either(&route, &principal.digest(), &offer, headers).await?;
             let adds_tasks = version.has_tasks() && !route.native;
             let tasks = adds_tasks.then_some(TaskCapability { list: principal.authenticated });
             let upstream = opened.session;
@@ -147,12 +148,14 @@ impl Gateway {
     async fn open_either(
         self: &Arc<Self>,
         route: &Arc<Route>,
+        principal: &[u8; 16],
         offer: &Offer,
         headers: HeaderMap,
     ) -> Result<Opened, Kind> {
+        let subject = route.subject_of(principal);
         let session = match self.side_of_handshake(route) {
             Side::Modern(session) => session,
-            Side::Legacy => match opened(route, offer, headers).await {
+            Side::Legacy => match opened(route, offer, headers, subject.as_ref()).await {
                 Ok(opened) => {
                     route.eras.welcomed(&opened.result);
                     return Ok(opened);
@@ -176,10 +179,12 @@ impl Gateway {
     pub(super) async fn open_for_stateless(
         self: &Arc<Self>,
         route: &Arc<Route>,
+        principal: &[u8; 16],
         offer: &Offer,
         headers: HeaderMap,
     ) -> Result<Opened, Kind> {
-        match opened(route, offer, headers).await {
+        let subject = route.subject_of(principal);
+        match opened(route, offer, headers, subject.as_ref()).await {
             Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
                 Some(_) => Err(Kind::OtherEra),
                 None => Err(of_opening(error)),
@@ -195,17 +200,22 @@ impl Gateway {
 
 /// Opens the upstream's session. A server that chooses an older version has by then been told capabilities in a form
 /// that it may misread (a client that takes only URLs looks like one that takes forms): it is asked once more.
-async fn opened(route: &Route, offer: &Offer, headers: HeaderMap) -> Result<Opened, Failure> {
+async fn opened(
+    route: &Route,
+    offer: &Offer,
+    headers: HeaderMap,
+    subject: Option<&Arc<SubjectToken>>,
+) -> Result<Opened, Failure> {
     let unusable = || Failure::Gateway(Kind::Params("`params` must be an object"));
     let (params, told) = offer.at(offer.version).ok_or_else(unusable)?;
-    let opened = route.upstream.open(&params, headers.clone()).await.map_err(Failure::Upstream)?;
+    let opened = route.upstream.open(&params, headers.clone(), subject).await.map_err(Failure::Upstream)?;
     let chosen = opened.session.version;
     let (params, readable) = offer.at(chosen.min(offer.version)).ok_or_else(unusable)?;
     if readable == told {
         return Ok(opened);
     }
     route.upstream.close(&opened.session).await;
-    let again = route.upstream.open(&params, headers).await.map_err(Failure::Upstream)?;
+    let again = route.upstream.open(&params, headers, subject).await.map_err(Failure::Upstream)?;
     if again.session.version == chosen {
         Ok(again)
     } else {

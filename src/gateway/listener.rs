@@ -71,7 +71,7 @@ impl Gateway {
     async fn run_listener(&self, route: &Arc<Route>, session: &Arc<Session>, mut last_event_id: Option<String>) {
         let mut failures = 0_u32;
         loop {
-            let listening = route.upstream.listen(&session.terms.upstream, last_event_id.as_deref()).await;
+            let listening = route.upstream.listen(&route.key_of(session), last_event_id.as_deref()).await;
             let mut pause = RETRY;
             match listening.map(|listening| Messages::of_listening(listening, route.max_message)) {
                 Ok(Some(mut messages)) => {
@@ -190,7 +190,8 @@ impl Gateway {
     /// As the upstream fails, or [`Error::Lost`] when it takes too long; already logged.
     pub(super) async fn post_upstream(&self, route: &Route, session: &Session, body: Bytes) -> Result<(), Error> {
         let message = Outgoing { kind: MessageKind::OneWay, body, headers: HeaderMap::new() };
-        let sending = route.upstream.send(&session.terms.upstream, message);
+        let key = route.key_of(session);
+        let sending = route.upstream.send(&key, message);
         let late = |_| Err(Error::Lost("it did not take a message in time".into()));
         let sent = tokio::time::timeout(POST_LIMIT, sending).await.unwrap_or_else(late);
         sent.map(drop).inspect_err(|error| tracing::warn!(error = %Chain(error), "the upstream did not take a message"))

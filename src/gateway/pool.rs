@@ -132,7 +132,7 @@ impl Pooled {
 
     async fn close(&self) {
         if self.end() {
-            self.route.upstream.close(&self.session.terms.upstream).await;
+            self.route.upstream.close(&self.route.key_of(&self.session)).await;
         }
     }
 }
@@ -140,7 +140,7 @@ impl Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         if self.end() {
-            let (upstream, key) = (Arc::clone(&self.route.upstream), self.session.terms.upstream.clone());
+            let (upstream, key) = (Arc::clone(&self.route.upstream), self.route.key_of(&self.session).into_owned());
             self.jobs.spawn("close", async move { upstream.close(&key).await });
         }
     }

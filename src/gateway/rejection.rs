@@ -87,6 +87,8 @@ pub enum Kind {
     Fault(Fault),
     /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
     UpstreamNoMethod(Box<str>),
+    /// The upstream does not take what the client itself showed it: told as it was said, to be read by whoever it concerns.
+    Denied(Box<upstream::Denied>),
     /// The upstream's own JSON-RPC error, unchanged.
     Upstream {
         /// The status it came with.
@@ -101,6 +103,8 @@ pub enum Kind {
 pub enum Fault {
     /// Nothing was sent: the upstream could not be reached.
     UpstreamUnreachable,
+    /// Nothing was sent: there are no credentials for the upstream.
+    Credentials,
     /// It answered, but not as the protocol says.
     UpstreamProtocol,
     /// Its answer is longer than the gateway reads.
@@ -125,7 +129,7 @@ impl Fault {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::UpstreamUnreachable => "upstream_unreachable",
+            Self::UpstreamUnreachable | Self::Credentials => "upstream_unreachable",
             Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Deadline { .. } => "deadline",
@@ -141,6 +145,10 @@ impl Fault {
         match self {
             Self::UpstreamUnreachable => {
                 "The server behind the gateway can't be reached; nothing was run. Try again later."
+            }
+            Self::Credentials => {
+                "The gateway has no credentials that are good for the server behind it. If they come from your own token, \
+                 call again with a new one."
             }
             Self::UpstreamProtocol => "The server behind the gateway gave an answer that the protocol does not allow.",
             Self::UpstreamTooLarge => {
@@ -176,9 +184,11 @@ impl From<&upstream::Error> for Fault {
             upstream::Error::Connect(_) | upstream::Error::SessionGone => Self::UpstreamUnreachable,
             upstream::Error::Lost(_) => Self::OutcomeUnknown,
             upstream::Error::TooLarge(_) => Self::UpstreamTooLarge,
-            upstream::Error::Protocol(_) | upstream::Error::Status(_) | upstream::Error::Refused { .. } => {
-                Self::UpstreamProtocol
-            }
+            upstream::Error::Credentials(_) => Self::Credentials,
+            upstream::Error::Protocol(_)
+            | upstream::Error::Status(_)
+            | upstream::Error::Denied(_)
+            | upstream::Error::Refused { .. } => Self::UpstreamProtocol,
         }
     }
 }
@@ -201,6 +211,7 @@ impl From<upstream::Error> for Kind {
         match error {
             upstream::Error::SessionGone => Self::NoSession,
             upstream::Error::Refused { status, error } => Self::Upstream { status, error },
+            upstream::Error::Denied(denied) if denied.is_for_client => Self::Denied(denied),
             other => {
                 tracing::warn!(error = %Chain(&other), "upstream failed");
                 Self::Fault(Fault::from(&other))
@@ -252,6 +263,7 @@ impl Rejection {
             Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
             Kind::Upstream { status, .. } if is_passed_on(*status) => *status,
+            Kind::Denied(denied) => denied.status,
             Kind::Upstream { .. }
             | Kind::NotServed(_)
             | Kind::NoTask(_)
@@ -268,7 +280,7 @@ impl Rejection {
     /// Whether the upstream itself answered with this error.
     #[must_use]
     pub fn is_upstreams_own(&self) -> bool {
-        matches!(self.kind, Kind::Upstream { .. } | Kind::UpstreamNoMethod(_))
+        matches!(self.kind, Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) | Kind::Denied(_))
     }
 
     /// What `Retry-After` says, if the status calls for it.
@@ -365,7 +377,7 @@ impl Kind {
             }
             Self::OtherEra => Fault::UpstreamUnreachable.to_error(),
             Self::Fault(fault) => fault.to_error(),
-            Self::Upstream { .. } | Self::UpstreamNoMethod(_) => {
+            Self::Upstream { .. } | Self::UpstreamNoMethod(_) | Self::Denied(_) => {
                 ErrorObject::new(code::INTERNAL_ERROR, Fault::UpstreamProtocol.message())
             }
         }

@@ -310,7 +310,8 @@ impl Gateway {
         let body = jsonrpc::request(&id, "tools/list", Some(&with_claim(&params, &claim)));
         let kind = MessageKind::Request { id: id.clone(), progress_token: None };
         let headers = HeaderMap::from_iter([(METHOD, TOOLS_LIST)]);
-        let reply = route.upstream.send(&route.upstream.stateless(), Outgoing { kind, body, headers }).await?;
+        let key = route.upstream.stateless().on_behalf_of(route.any_subject().as_ref());
+        let reply = route.upstream.send(&key, Outgoing { kind, body, headers }).await?;
         let mut messages = Messages::of_reply(reply, route.max_message);
         while let Some(message) = messages.next().await? {
             match Message::parse(&message) {

@@ -549,7 +549,7 @@ fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
         route: std::str::from_utf8(route).ok()?.into(),
         principal: *principal,
         version: spoken(*version)?,
-        upstream: SessionKey { id, version: spoken(*upstream)? },
+        upstream: SessionKey { id, version: spoken(*upstream)?, subject: None },
         client: ClientCapabilities::from_bits(*client),
     };
     Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))

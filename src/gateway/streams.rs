@@ -31,6 +31,7 @@ impl Gateway {
     /// # Errors
     /// [`Rejection`]: no session, or an event id after which nothing can be resumed.
     pub async fn get(self: &Arc<Self>, call: Call) -> Result<Answer, Rejection> {
+        call.note_subject();
         self.rates.check_request(&call.caller.principal.tenant).map_err(over("requests"))?;
         let session = self.session(&call)?;
         let unusable = Kind::Unusable("No stream can be resumed after this Last-Event-ID");
@@ -129,7 +130,8 @@ impl Gateway {
         session: &Arc<Session>,
         last_event_id: &str,
     ) -> Result<Answer, Kind> {
-        let listening = route.upstream.listen(&session.terms.upstream, Some(last_event_id));
+        let key = route.key_of(session);
+        let listening = route.upstream.listen(&key, Some(last_event_id));
         let late = |_| Err(Error::Lost("it did not resume a stream in time".into()));
         let listening = match tokio::time::timeout(POST_LIMIT, listening).await.unwrap_or_else(late) {
             Err(Error::SessionGone) => {

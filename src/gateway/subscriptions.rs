@@ -165,7 +165,7 @@ impl Gateway {
             return Ok((Source::Nothing, filter));
         }
         if let Side::Modern(key) = self.side_of(route).await? {
-            match Feed::open(self, route, key, filter.clone()).await {
+            match Feed::open(self, route, key, principal.digest(), filter.clone()).await {
                 Ok((feed, honoured)) => return Ok((Source::Feed(feed), honoured)),
                 Err(error) => {
                     if self.modern_refused(route, &error).await.is_none() {
@@ -182,7 +182,8 @@ impl Gateway {
 /// A server that refuses to be listened to tells of nothing.
 fn refused(error: Error) -> Result<(Source, Filter), Kind> {
     match error {
-        Error::Refused { .. } | Error::Status(_) | Error::Protocol(_) => {
+        Error::Denied(denied) if denied.is_for_client => Err(Kind::Denied(denied)),
+        Error::Refused { .. } | Error::Status(_) | Error::Protocol(_) | Error::Denied(_) => {
             tracing::debug!(error = %Chain(&error), "the server tells of no changes");
             Ok((Source::Nothing, Filter::default()))
         }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+    WWW_AUTHENTICATE,
+};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -20,11 +23,13 @@ use tower_service::Service;
 
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
+use crate::oauth::secret::SubjectToken;
 use crate::threads;
 use crate::tls;
 
+use super::credentials::{Credentials, Refused};
 use super::messages::{Messages, collect};
-use super::{Body, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
+use super::{Body, Denied, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
 
 /// How long a handshake, or a refusal's body, may take. Tool work is not bounded by any timer of the transport.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -32,6 +37,8 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Idle connections are dropped before the servers most in use do it (Node: 5 s), so that no request meets a dead one.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
+/// How often a request is sent that is refused for its credentials: two logins that each ask for more are the most.
+const MOST_ATTEMPTS: u32 = 6;
 /// The longest body of a refusal that is read.
 const REFUSAL_LIMIT: usize = 64 * 1024;
 
@@ -51,6 +58,8 @@ pub struct Config {
     pub url: Uri,
     /// The gateway's own headers for it, credentials among them; they replace a client's of the same name.
     pub headers: HeaderMap,
+    /// Where credentials come from that the headers don't have.
+    pub credentials: Option<Arc<dyn Credentials>>,
     /// Certificates of connections to it, where not everything is usual.
     pub tls: Option<tls::Client>,
     /// How long connecting may take.
@@ -143,12 +152,103 @@ impl Http {
         Ok(self.client().request(request))
     }
 
-    /// Posts a message.
-    fn post(&self, session: Option<&SessionKey>, message: Outgoing) -> Result<ResponseFuture, Error> {
+    /// Posts a message and waits for the head of its answer; answers with an error status become errors.
+    async fn post(&self, asked: Asked<'_>, message: Outgoing) -> Result<Response<Incoming>, Error> {
         let Outgoing { mut headers, body, .. } = message;
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        self.exchange(Method::POST, headers, session, body)
+        let response = match &self.config.credentials {
+            None => asked.in_time(answered(self.exchange(Method::POST, headers, asked.session, body)?)).await?,
+            // Boxed, as what follows: every call would have room for it.
+            Some(credentials) => Box::pin(self.shown(credentials, Method::POST, headers, &asked, body)).await?,
+        };
+        let status = response.status();
+        if status.is_success() { Ok(response) } else { Err(Box::pin(self.refusal(asked.session, response)).await) }
+    }
+
+    /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
+    async fn refusal(&self, session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
+            return Error::SessionGone;
+        }
+        // It is about the credentials of this hop, and so is whatever its body says.
+        if is_about_credentials(status) {
+            let is_for_client = self.config.credentials.as_ref().is_some_and(|credentials| credentials.are_of_client());
+            return Error::Denied(Box::new(denied(&response, is_for_client)));
+        }
+        if is_type(response.headers(), "application/json") {
+            let mut body = body_of(response);
+            if let Ok(Ok(text)) = tokio::time::timeout(HANDSHAKE_LIMIT, collect(&mut body, REFUSAL_LIMIT)).await
+                && let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(&text)
+            {
+                return Error::Refused { status, error: error.get().into() };
+            }
+        }
+        // A proxy in between may say so after the server has begun.
+        if status.is_server_error() {
+            return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
+        }
+        Error::Status(status)
+    }
+
+    /// Sends a request without a message.
+    async fn ask(&self, method: Method, headers: HeaderMap, session: &SessionKey) -> Result<Response<Incoming>, Error> {
+        let asked = Asked { session: Some(session), subject: session.subject.as_ref(), late: None };
+        match &self.config.credentials {
+            None => answered(self.exchange(method, headers, Some(session), Bytes::new())?).await,
+            Some(credentials) => self.shown(credentials, method, headers, &asked, Bytes::new()).await,
+        }
+    }
+
+    /// Sends a request with credentials, and once more with others when it was refused for them: a server that refuses has
+    /// not acted. How long it takes to come by them is their own business.
+    async fn shown(
+        &self,
+        credentials: &Arc<dyn Credentials>,
+        method: Method,
+        headers: HeaderMap,
+        asked: &Asked<'_>,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let mut attempt = 1;
+        loop {
+            let authorization = credentials.authorization(asked.subject).await?;
+            let mut headers = headers.clone();
+            if let Some(authorization) = &authorization {
+                headers.insert(AUTHORIZATION, authorization.clone());
+            }
+            let sending = answered(self.exchange(method.clone(), headers, asked.session, body.clone())?);
+            let response = asked.in_time(sending).await?;
+            if !is_about_credentials(response.status()) {
+                return Ok(response);
+            }
+            let denied = denied(&response, credentials.are_of_client());
+            let refused = Refused { denied: &denied, shown: authorization.as_ref(), subject: asked.subject, attempt };
+            if attempt == MOST_ATTEMPTS || !credentials.refused(&refused).await? {
+                return Ok(response);
+            }
+            attempt += 1;
+        }
+    }
+}
+
+/// On whose behalf a request is, on which session, and what it means if its answer does not begin in time.
+struct Asked<'a> {
+    session: Option<&'a SessionKey>,
+    subject: Option<&'a Arc<SubjectToken>>,
+    late: Option<fn() -> Error>,
+}
+
+impl Asked<'_> {
+    async fn in_time(
+        &self,
+        answer: impl Future<Output = Result<Response<Incoming>, Error>>,
+    ) -> Result<Response<Incoming>, Error> {
+        match self.late {
+            None => answer.await,
+            Some(late) => tokio::time::timeout(HANDSHAKE_LIMIT, answer).await.map_err(|_| late())?,
+        }
     }
 }
 
@@ -200,34 +300,13 @@ async fn answered(sending: ResponseFuture) -> Result<Response<Incoming>, Error> 
     sending.await.map_err(failed)
 }
 
-/// The same for a message that was posted; answers with an error status become errors.
-async fn posted(session: Option<&SessionKey>, sending: ResponseFuture) -> Result<Response<Incoming>, Error> {
-    let response = answered(sending).await?;
-    // Boxed, since every call would have room for it.
-    if response.status().is_success() { Ok(response) } else { Err(Box::pin(refusal(session, response)).await) }
+fn is_about_credentials(status: StatusCode) -> bool {
+    status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN
 }
 
-/// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
-async fn refusal(session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
-    let status = response.status();
-    if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
-        return Error::SessionGone;
-    }
-    // Another resource's challenge means nothing to the gateway's client.
-    let ours = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
-    if !ours && is_type(response.headers(), "application/json") {
-        let mut body = body_of(response);
-        if let Ok(Ok(text)) = tokio::time::timeout(HANDSHAKE_LIMIT, collect(&mut body, REFUSAL_LIMIT)).await
-            && let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = Message::parse(&text)
-        {
-            return Error::Refused { status, error: error.get().into() };
-        }
-    }
-    // A proxy in between may say so after the server has begun.
-    if status.is_server_error() {
-        return Error::Lost(format!("it answered with HTTP status {}", status.as_u16()).into());
-    }
-    Error::Status(status)
+fn denied(response: &Response<Incoming>, is_for_client: bool) -> Denied {
+    let challenges = response.headers().get_all(WWW_AUTHENTICATE).iter().cloned().collect();
+    Denied { status: response.status(), challenges, is_for_client }
 }
 
 fn body_of(response: Response<Incoming>) -> Body {
@@ -283,7 +362,9 @@ impl Http {
         response: Response<Incoming>,
         id: &Id,
         session: Option<Arc<str>>,
+        subject: Option<&Arc<SubjectToken>>,
     ) -> Result<Opened, Error> {
+        let subject = subject.cloned();
         let read = async {
             let result = handshake(reply_of(response)?, id, self.config.max_message).await?;
             let version = ProtocolVersion::of_initialize_result(&result)
@@ -291,9 +372,9 @@ impl Http {
             Ok((result, version))
         };
         match read.await {
-            Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version }, result }),
+            Ok((result, version)) => Ok(Opened { session: SessionKey { id: session, version, subject }, result }),
             Err(error) => {
-                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST_LEGACY }).await;
+                self.close(&SessionKey { id: session, version: ProtocolVersion::LATEST_LEGACY, subject }).await;
                 Err(error)
             }
         }
@@ -302,47 +383,54 @@ impl Http {
 
 #[async_trait]
 impl Upstream for Http {
-    async fn open(&self, params: &str, headers: HeaderMap) -> Result<Opened, Error> {
+    async fn open(
+        &self,
+        params: &str,
+        headers: HeaderMap,
+        subject: Option<&Arc<SubjectToken>>,
+    ) -> Result<Opened, Error> {
         let id = Id::number(0);
         let body = jsonrpc::request(&id, "initialize", Some(params));
         let kind = Kind::Request { id: id.clone(), progress_token: None };
-        let opening = async {
-            let response = posted(None, self.post(None, Outgoing { kind, body, headers })?).await?;
-            let session = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
-            self.finish_opening(response, &id, session).await
-        };
-        let late = |_| Error::Protocol("it did not answer `initialize` in time".into());
-        tokio::time::timeout(HANDSHAKE_LIMIT, opening).await.map_err(late)?
+        let late = || Error::Protocol("it did not answer `initialize` in time".into());
+        let asked = Asked { session: None, subject, late: Some(late) };
+        let response = self.post(asked, Outgoing { kind, body, headers }).await?;
+        let session = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
+        let finishing = self.finish_opening(response, &id, session, subject);
+        tokio::time::timeout(HANDSHAKE_LIMIT, finishing).await.map_err(|_| late())?
     }
 
-    async fn discover(&self, params: &str) -> Result<Opened, Error> {
+    async fn discover(&self, params: &str, subject: Option<&Arc<SubjectToken>>) -> Result<Opened, Error> {
         let id = Id::number(0);
         let body = jsonrpc::request(&id, "server/discover", Some(params));
         let kind = Kind::Request { id: id.clone(), progress_token: None };
         let headers = HeaderMap::from_iter([(METHOD, HeaderValue::from_static("server/discover"))]);
-        let session = self.stateless();
-        let asking = async {
-            let response = posted(None, self.post(Some(&session), Outgoing { kind, body, headers })?).await?;
+        let session = self.stateless().on_behalf_of(subject);
+        let late = || Error::Lost("it did not answer `server/discover` in time".into());
+        let asked = Asked { session: Some(&session), subject, late: Some(late) };
+        let response = self.post(asked, Outgoing { kind, body, headers }).await?;
+        let reading = async {
             // A server of the other era that takes anything for the beginning of a session.
             let begun = response.headers().get(&SESSION_ID).map(session_id).transpose()?;
             let result = async { handshake(reply_of(response)?, &id, self.config.max_message).await }.await;
             if begun.is_some() {
-                self.close(&SessionKey { id: begun, version: ProtocolVersion::LATEST_LEGACY }).await;
+                let subject = subject.cloned();
+                self.close(&SessionKey { id: begun, version: ProtocolVersion::LATEST_LEGACY, subject }).await;
             }
             result
         };
-        let late = |_| Error::Lost("it did not answer `server/discover` in time".into());
-        let result = tokio::time::timeout(HANDSHAKE_LIMIT, asking).await.map_err(late)??;
+        let result = tokio::time::timeout(HANDSHAKE_LIMIT, reading).await.map_err(|_| late())??;
         Ok(Opened { session, result })
     }
 
     fn stateless(&self) -> SessionKey {
-        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN }
+        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN, subject: None }
     }
 
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {
         let one_way = message.kind == Kind::OneWay;
-        let response = posted(Some(session), self.post(Some(session), message)?).await?;
+        let asked = Asked { session: Some(session), subject: session.subject.as_ref(), late: None };
+        let response = self.post(asked, message).await?;
         if one_way {
             return Ok(Reply::Accepted);
         }
@@ -359,7 +447,7 @@ impl Upstream for Http {
             let id = HeaderValue::from_str(id).map_err(|_| Error::Protocol("unusable event id".into()))?;
             headers.insert(LAST_EVENT_ID, id);
         }
-        let response = answered(self.exchange(Method::GET, headers, Some(session), Bytes::new())?).await?;
+        let response = self.ask(Method::GET, headers, session).await?;
         match response.status() {
             StatusCode::OK => match reply_of(response)? {
                 Reply::Events(body) => Ok(Listening::Events(body)),
@@ -367,7 +455,7 @@ impl Upstream for Http {
             },
             // 2025-11-25 transports, "Listening for Messages from the Server" 2.
             StatusCode::METHOD_NOT_ALLOWED => Ok(Listening::NotOffered),
-            _ => match refusal(Some(session), response).await {
+            _ => match self.refusal(Some(session), response).await {
                 // Servers without streams answer with many a status; with an event id the client must hear of it.
                 Error::Refused { .. } if last_event_id.is_none() => Ok(Listening::NotOffered),
                 error => Err(error),
@@ -379,8 +467,7 @@ impl Upstream for Http {
         if session.id.is_none() {
             return;
         }
-        let exchange =
-            async { answered(self.exchange(Method::DELETE, HeaderMap::new(), Some(session), Bytes::new())?).await };
+        let exchange = self.ask(Method::DELETE, HeaderMap::new(), session);
         match tokio::time::timeout(CLOSE_LIMIT, exchange).await {
             Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "upstream session closed"),
             Ok(Err(error)) => tracing::debug!(%error, "upstream session not closed"),

@@ -36,6 +36,7 @@ use super::{Error, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
 use crate::jobs::Jobs;
 use crate::jsonrpc::{Message, Object, Outcome, string_value};
 use crate::mcp::version::ProtocolVersion;
+use crate::oauth::secret::SubjectToken;
 use backoff::Backoff;
 use conversation::{Conversation, End, Outbox};
 use lines::Lines;
@@ -176,7 +177,12 @@ impl Stdio {
 
 #[async_trait]
 impl Upstream for Stdio {
-    async fn open(&self, params: &str, _headers: HeaderMap) -> Result<Opened, Error> {
+    async fn open(
+        &self,
+        params: &str,
+        _headers: HeaderMap,
+        _subject: Option<&Arc<SubjectToken>>,
+    ) -> Result<Opened, Error> {
         self.children.backoff().admit(Instant::now()).map_err(|soon| Error::Connect(soon.into()))?;
         let key = new_key();
         let child = self.start(&key, Manners::Legacy)?;
@@ -186,7 +192,7 @@ impl Upstream for Stdio {
             Ok((version, result)) => {
                 unused.disarm();
                 self.children.backoff().worked();
-                Ok(Opened { session: SessionKey { id: Some(key), version }, result })
+                Ok(Opened { session: SessionKey { id: Some(key), version, subject: None }, result })
             }
             Err(Failed::Answered(error)) => Err(error),
             Err(Failed::Useless(error)) => {
@@ -196,13 +202,13 @@ impl Upstream for Stdio {
         }
     }
 
-    async fn discover(&self, params: &str) -> Result<Opened, Error> {
+    async fn discover(&self, params: &str, _subject: Option<&Arc<SubjectToken>>) -> Result<Opened, Error> {
         let result = self.probe(params).await?;
         Ok(Opened { session: self.stateless(), result })
     }
 
     fn stateless(&self) -> SessionKey {
-        SessionKey { id: Some(Arc::clone(&self.shared.key)), version: ProtocolVersion::LATEST_MODERN }
+        SessionKey { id: Some(Arc::clone(&self.shared.key)), version: ProtocolVersion::LATEST_MODERN, subject: None }
     }
 
     async fn send(&self, session: &SessionKey, message: Outgoing) -> Result<Reply, Error> {

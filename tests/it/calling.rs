@@ -17,6 +17,7 @@ async fn start(era: server::Era, tasks: &str) -> (Gateway, Modern, mpsc::Receive
     let config = Config {
         url: format!("http://{}/mcp", gateway.address).parse().unwrap(),
         headers: HeaderMap::new(),
+        credentials: None,
         tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 24,

@@ -2,6 +2,7 @@
 
 mod answer;
 mod authority;
+pub(crate) mod authorization;
 mod binary;
 mod client;
 mod enveloped;

@@ -7,7 +7,7 @@ use std::{
 
 use http::{HeaderName, HeaderValue};
 
-use super::{Builder, count};
+use super::{Builder, Callers, count};
 use crate::config::{
     raw,
     settings::{RouteSettings, UpstreamSettings, UpstreamTarget},
@@ -20,7 +20,7 @@ use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy
 use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
-    pub(super) fn routes(&mut self, raw: Vec<raw::Route>, authenticates: bool, at: &Place<'_>) -> Vec<RouteSettings> {
+    pub(super) fn routes(&mut self, raw: Vec<raw::Route>, callers: Callers, at: &Place<'_>) -> Vec<RouteSettings> {
         let (mut names, mut paths) = (HashMap::new(), HashMap::new());
         let mut routes = Vec::new();
         for (index, route) in raw.into_iter().enumerate() {
@@ -31,17 +31,19 @@ impl Builder<'_> {
                     self.problems.error(&at.key(key), format!("the same as `routes[{first}].{key}`"));
                 }
             }
-            if !authenticates {
+            if !callers.are_asked {
                 self.warn_shared(&route, &at.key("upstream").key("sessions"));
             }
-            routes.extend(self.route(route, &at));
+            routes.extend(self.route(route, callers, &at));
         }
         routes
     }
 
     /// Says so where callers who can't be told apart share what a server remembers of each.
     fn warn_shared(&mut self, raw: &raw::Route, at: &Place<'_>) {
-        let sessions = raw.upstream.as_ref().map(|upstream| upstream.sessions);
+        // Whoever shows another token is another caller.
+        let upstream = raw.upstream.as_ref().filter(|upstream| !upstream.pass_authorization);
+        let sessions = upstream.map(|upstream| upstream.sessions);
         let shared = match sessions {
             Some(raw::UpstreamSessions::Pooled) => "one after the other",
             Some(raw::UpstreamSessions::Pinned) => "at the same time",
@@ -54,10 +56,10 @@ impl Builder<'_> {
         self.problems.warn(at, message);
     }
 
-    fn route(&mut self, raw: raw::Route, at: &Place<'_>) -> Option<RouteSettings> {
+    fn route(&mut self, raw: raw::Route, callers: Callers, at: &Place<'_>) -> Option<RouteSettings> {
         let name = raw.name.and_then(|name| self.check(values::label(&name), &at.key("name")));
         let path = raw.path.and_then(|path| self.check(values::route_path(&path), &at.key("path")));
-        let upstream = raw.upstream.and_then(|upstream| self.upstream(upstream, &at.key("upstream")));
+        let upstream = raw.upstream.and_then(|upstream| self.upstream(upstream, callers, &at.key("upstream")));
         let tools_at = at.key("tools");
         let allow = self.each(&raw.tools.allow, &tools_at.key("allow"), Pattern::parse);
         let deny = self.each(&raw.tools.deny, &tools_at.key("deny"), Pattern::parse);
@@ -89,7 +91,7 @@ impl Builder<'_> {
         }
     }
 
-    fn upstream(&mut self, raw: raw::Upstream, at: &Place<'_>) -> Option<UpstreamSettings> {
+    fn upstream(&mut self, raw: raw::Upstream, callers: Callers, at: &Place<'_>) -> Option<UpstreamSettings> {
         let given: Vec<_> = ["url", "command", "sse"].into_iter().filter(|key| at.key(key).is_given()).collect();
         // From the command line there is no file to look at.
         let count_given = if at.is_given() { given.len() } else { 1 };
@@ -106,6 +108,7 @@ impl Builder<'_> {
                 self.problems.error(at, "means nothing for a `command`");
             }
         }
+        let credentials = self.credentials(&raw, callers, at);
         let headers = self.headers(raw.headers, &headers_at);
         let connect_timeout = self.positive(&raw.connect_timeout, &timeout_at);
         let target = match (raw.url, raw.command) {
@@ -127,6 +130,7 @@ impl Builder<'_> {
             queue: count(raw.queue),
             era: era(raw.era),
             sessions: sessions(raw.sessions),
+            credentials: credentials?,
         })
     }
 

@@ -70,11 +70,10 @@ pub(crate) struct Upstream {
     pub(crate) era: Era,
     /// Headers of every request to the server, such as taskgate's own credentials there.
     pub(crate) headers: BTreeMap<String, Secret>,
-    /// Client credentials for the server.
-    #[schemars(extend("x-later" = "OAuth towards upstreams"))]
+    /// Tokens for the server: taskgate's own, or one for each caller.
     pub(crate) oauth: Option<OAuth>,
-    /// Hand the caller's `Authorization` to the server.
-    #[schemars(extend("x-later" = "passing `Authorization` on"))]
+    /// Hand the caller's `Authorization` to the server, as it is: only without `auth`, so that the token is the server's own
+    /// affair. Tasks and sessions then belong to the very token; whoever shows a new one does not find them again.
     pub(crate) pass_authorization: bool,
     /// Certificates for the connection to an `https` server.
     pub(crate) tls: Option<UpstreamTls>,
@@ -122,11 +121,11 @@ pub(crate) enum Era {
     Modern,
 }
 
-/// Client credentials for a server.
+/// Tokens for a server, by taskgate's client credentials (RFC 6749, 4.4).
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OAuth {
-    /// Where tokens are made.
+    /// Where tokens are made: https, or http on a loopback address.
     #[schemars(extend("x-required" = true))]
     pub(crate) token_url: Option<String>,
     /// The name that taskgate has there.
@@ -135,10 +134,33 @@ pub(crate) struct OAuth {
     /// The secret that goes with it.
     #[schemars(extend("x-required" = true))]
     pub(crate) client_secret: Option<Secret>,
-    /// The scope asked for.
+    /// The scopes asked for, separated by spaces.
     pub(crate) scope: Option<String>,
-    /// The resource asked for (RFC 8707).
+    /// The resource asked for (RFC 8707). Without the key the server's URL; an empty text asks for none, for token endpoints
+    /// that know no such parameter.
     pub(crate) resource: Option<String>,
+    /// A token for each caller, in exchange for theirs (RFC 8693), instead of one for all: `true`, or the name of the service.
+    /// Needs `auth.jwt` or `auth.introspection`; callers with API keys can't use the route.
+    pub(crate) exchange: Option<Exchange>,
+}
+
+/// Whether callers' tokens are exchanged.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Exchange {
+    /// Whether they are.
+    Switch(bool),
+    /// They are, for this service.
+    For(ExchangeFor),
+}
+
+/// What exchanged tokens are for.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ExchangeFor {
+    /// The name of the service that tokens are asked for (`audience` in RFC 8693, 2.1).
+    #[schemars(extend("x-required" = true))]
+    pub(crate) audience: Option<String>,
 }
 
 /// Certificates for the connection to a server.

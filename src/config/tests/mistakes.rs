@@ -212,14 +212,6 @@ fn features_that_come_later_are_refused_by_name() {
     later("store: {prefix: other}", 17, "store.prefix", "a store in Redis");
     later("replica: {id: auto}", 10, "replica", "sharing work between replicas");
 
-    let later = |lines: &str, column: usize, key: &str, feature: &str| {
-        one(
-            &upstream_with(&format!("    {lines}\n")),
-            &format!("6:{column}: routes[0].upstream.{key}: {feature} is not supported yet"),
-        );
-    };
-    later("oauth: {token_url: a}", 12, "oauth", "OAuth towards upstreams");
-    later("pass_authorization: true", 25, "pass_authorization", "passing `Authorization` on");
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",
@@ -589,6 +581,6 @@ fn no_mistake_shows_a_secret() {
         )
     );
     let report = read_with(&text, &[]).unwrap_err();
-    assert_eq!(report.problems().len(), 10, "{report}");
+    assert_eq!(report.problems().len(), 11, "{report}");
     assert!(!report.to_string().contains("hush"), "{report}");
 }

@@ -129,8 +129,8 @@ impl Gateway {
         let honoured = match &current.feed {
             Some(feed) => feed.change(filter).await.map_err(refused)?,
             None => {
-                let key = session.terms.upstream.clone();
-                let (feed, honoured) = Feed::open(self, route, key, filter).await.map_err(refused)?;
+                let (key, principal) = (session.terms.upstream.clone(), session.terms.principal);
+                let (feed, honoured) = Feed::open(self, route, key, principal, filter).await.map_err(refused)?;
                 let feed = Arc::new(feed);
                 current.feed = Some(Arc::clone(&feed));
                 let (route, session) = (Arc::clone(route), Arc::clone(session));

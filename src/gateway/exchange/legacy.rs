@@ -71,8 +71,10 @@ impl Exchange {
                 Ok(again)
             }
             _ if matches!(error, Some(Error::TooLarge(_))) => Err(End::Fault(Fault::UpstreamTooLarge)),
+            _ if matches!(error, Some(Error::Credentials(_))) => Err(End::Fault(Fault::Credentials)),
             _ if !was_resuming
-                && (self.saw_garbage || matches!(error, Some(Error::Protocol(_) | Error::Status(_)))) =>
+                && (self.saw_garbage
+                    || matches!(error, Some(Error::Protocol(_) | Error::Status(_) | Error::Denied(_)))) =>
             {
                 Err(End::Fault(Fault::UpstreamProtocol))
             }
@@ -81,7 +83,7 @@ impl Exchange {
     }
 
     fn resume(&self, last_event_id: String) -> Sending {
-        let (upstream, key) = (Arc::clone(&self.route.upstream), self.session.terms.upstream.clone());
+        let (upstream, key) = (Arc::clone(&self.route.upstream), self.route.key_of(&self.session).into_owned());
         let pause = self.resumption.retry.unwrap_or(RESUME_PAUSE) * (self.resumption.failures + 1);
         Box::pin(async move {
             tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
@@ -108,7 +110,8 @@ fn not_sent(error: Option<Error>) -> End {
 fn of_broken(error: &Error) -> Fault {
     match error {
         Error::TooLarge(_) => Fault::UpstreamTooLarge,
-        Error::Protocol(_) | Error::Status(_) => Fault::UpstreamProtocol,
+        Error::Protocol(_) | Error::Status(_) | Error::Denied(_) => Fault::UpstreamProtocol,
+        Error::Credentials(_) => Fault::Credentials,
         Error::Lost(_) | Error::Connect(_) | Error::SessionGone | Error::Refused { .. } => Fault::OutcomeUnknown,
     }
 }

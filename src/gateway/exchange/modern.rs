@@ -376,7 +376,7 @@ impl Exchange {
         let message = self.draft.message(&self.id, &self.session, again.as_ref());
         self.last = again;
         let (gateway, route) = (Arc::clone(&self.gateway), Arc::clone(&self.route));
-        let key = self.session.terms.upstream.clone();
+        let key = self.route.key_of(&self.session).into_owned();
         self.source = Source::Sending(Box::pin(async move {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;

@@ -17,7 +17,7 @@ use crate::gateway::{Gateway, Route};
 use crate::jsonrpc;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::version::ProtocolVersion;
-use crate::upstream::Error;
+use crate::upstream::{Denied, Error};
 
 use super::{Key, Lease, Pooled};
 
@@ -34,6 +34,8 @@ pub(super) enum Failure {
     OtherEra,
     /// The upstream refused the handshake.
     Refused(StatusCode, Arc<str>),
+    /// It did not take what the client itself showed it.
+    Denied(Box<Denied>),
 }
 
 impl From<Failure> for Kind {
@@ -41,6 +43,7 @@ impl From<Failure> for Kind {
         match failure {
             Failure::Fault(fault) => fault.into(),
             Failure::OtherEra => Self::OtherEra,
+            Failure::Denied(denied) => Self::Denied(denied),
             Failure::Full(max) => {
                 let limit = u64::try_from(max).unwrap_or(u64::MAX);
                 Self::Quota { reason: "sessions", limit, retry_after: QUOTA_RETRY }
@@ -59,6 +62,7 @@ impl From<Kind> for Failure {
         match kind {
             Kind::Fault(fault) => Self::Fault(fault),
             Kind::OtherEra => Self::OtherEra,
+            Kind::Denied(denied) => Self::Denied(denied),
             Kind::Upstream { status, error } => Self::Refused(status, error.into()),
             other => {
                 tracing::warn!(error = ?other, "a session can't be opened");
@@ -137,7 +141,7 @@ impl Gateway {
             return Err(Failure::Fault(Fault::Shutdown));
         }
         let room = self.room()?;
-        let opened = self.open_for_stateless(route, &Offer::of_gateway(key.profile), headers).await?;
+        let opened = self.open_for_stateless(route, &key.principal, &Offer::of_gateway(key.profile), headers).await?;
         let terms = Terms {
             route: Arc::clone(&route.name),
             principal: key.principal,
@@ -185,9 +189,13 @@ impl Gateway {
 fn of_opening(error: &Error) -> Failure {
     Failure::Fault(match error {
         Error::Connect(_) | Error::Lost(_) => Fault::UpstreamUnreachable,
+        Error::Credentials(_) => Fault::Credentials,
         Error::Status(status) if status.is_server_error() => Fault::UpstreamUnreachable,
-        Error::SessionGone | Error::Protocol(_) | Error::TooLarge(_) | Error::Status(_) | Error::Refused { .. } => {
-            Fault::UpstreamProtocol
-        }
+        Error::SessionGone
+        | Error::Protocol(_)
+        | Error::TooLarge(_)
+        | Error::Status(_)
+        | Error::Denied(_)
+        | Error::Refused { .. } => Fault::UpstreamProtocol,
     })
 }

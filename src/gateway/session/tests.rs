@@ -9,6 +9,7 @@ use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rules;
 use crate::metrics::Metrics;
+use crate::oauth::secret::SubjectToken;
 use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
 
@@ -18,16 +19,16 @@ struct Nowhere;
 
 #[async_trait]
 impl Upstream for Nowhere {
-    async fn open(&self, _: &str, _: HeaderMap) -> Result<Opened, Error> {
+    async fn open(&self, _: &str, _: HeaderMap, _: Option<&Arc<SubjectToken>>) -> Result<Opened, Error> {
         Err(Error::SessionGone)
     }
 
-    async fn discover(&self, _: &str) -> Result<Opened, Error> {
+    async fn discover(&self, _: &str, _: Option<&Arc<SubjectToken>>) -> Result<Opened, Error> {
         Err(Error::SessionGone)
     }
 
     fn stateless(&self) -> SessionKey {
-        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN }
+        SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN, subject: None }
     }
 
     async fn send(&self, _: &SessionKey, _: Outgoing) -> Result<Reply, Error> {
@@ -53,6 +54,8 @@ fn route(name: &str) -> Route {
         schemas: crate::gateway::schemas::Schemas::default(),
         native: false,
         max_message: 1024,
+        subjects: None,
+        passes_authorization: false,
         sessions: SessionPolicy::Auto,
         metrics: Arc::clone(metrics.route(name)),
     }
@@ -67,7 +70,7 @@ fn terms(route: &Route) -> Terms {
         route: Arc::clone(&route.name),
         principal: alice().digest(),
         version: ProtocolVersion::V2025_11_25,
-        upstream: SessionKey { id: Some("upstream-1".into()), version: ProtocolVersion::V2025_06_18 },
+        upstream: SessionKey { id: Some("upstream-1".into()), version: ProtocolVersion::V2025_06_18, subject: None },
         client: ClientCapabilities { form: true, roots: true, ..ClientCapabilities::default() },
     }
 }
@@ -137,7 +140,11 @@ async fn there_is_room_for_so_many_and_no_more() {
     sessions.end(&first);
     assert!(sessions.reserve().is_ok());
     let long = Terms {
-        upstream: SessionKey { id: Some("x".repeat(4096).into()), version: ProtocolVersion::LATEST_LEGACY },
+        upstream: SessionKey {
+            id: Some("x".repeat(4096).into()),
+            version: ProtocolVersion::LATEST_LEGACY,
+            subject: None,
+        },
         ..terms(&here)
     };
     let room = sessions.reserve().expect("there is room");

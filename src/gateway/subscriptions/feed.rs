@@ -4,7 +4,7 @@
 //! legacy one:
 //!
 //! ```text
-//! let (feed, honoured) = Feed::open(&gateway, &route, key, filter).await?;
+//! let (feed, honoured) = Feed::open(&gateway, &route, key, principal, filter).await?;
 //! while let Some(Change { method, params }) = feed.next().await { .. }   // cancel-safe; `params` names no stream
 //! let honoured = feed.change(wider).await?;                              // at any time, from another job too
 //! ```
@@ -64,9 +64,10 @@ impl Feed {
         gateway: &Arc<Gateway>,
         route: &Arc<Route>,
         key: SessionKey,
+        principal: [u8; 16],
         filter: Filter,
     ) -> Result<(Self, Filter), Error> {
-        let upstream = Upstream { gateway: Arc::downgrade(gateway), route: Arc::clone(route), key };
+        let upstream = Upstream { gateway: Arc::downgrade(gateway), route: Arc::clone(route), key, principal };
         let stream = upstream.open(&filter).await?;
         let inbox = Arc::new(Inbox::default());
         let honoured = stream.as_ref().map(|stream| stream.honoured.clone()).unwrap_or_default();
@@ -108,6 +109,8 @@ struct Upstream {
     gateway: Weak<Gateway>,
     route: Arc<Route>,
     key: SessionKey,
+    /// On whose behalf.
+    principal: [u8; 16],
 }
 
 /// A stream that is open.
@@ -176,15 +179,17 @@ impl Upstream {
             body: jsonrpc::request(&id, Method::Listen.as_str(), Some(&params)),
             headers: HeaderMap::from_iter([(METHOD, HeaderValue::from_static("subscriptions/listen"))]),
         };
+        let subject = self.route.subject_of(&self.principal);
+        let key = self.key.clone().on_behalf_of(subject.as_ref());
         let mut open = Open {
             id,
             gateway: Weak::clone(&self.gateway),
             route: Arc::clone(&self.route),
-            key: self.key.clone(),
+            key: key.clone(),
             ended_by_server: false,
         };
         drop(gateway);
-        let reply = self.route.upstream.send(&self.key, message).await?;
+        let reply = self.route.upstream.send(&key, message).await?;
         let mut messages = Messages::of_reply(reply, self.route.max_message);
         loop {
             match next(&mut messages, &open.id, filter).await {

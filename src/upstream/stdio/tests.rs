@@ -42,7 +42,7 @@ fn stdio_with(script: &str, change: impl FnOnce(&mut Config)) -> Stdio {
 }
 
 async fn open(stdio: &Stdio) -> Result<Opened, Error> {
-    timeout(LIMIT, stdio.open(r#"{"protocolVersion":"2025-11-25"}"#, HeaderMap::new())).await.unwrap()
+    timeout(LIMIT, stdio.open(r#"{"protocolVersion":"2025-11-25"}"#, HeaderMap::new(), None)).await.unwrap()
 }
 
 async fn send(stdio: &Stdio, session: &SessionKey, id: u64, method: &str) -> Result<mpsc::Receiver<Bytes>, Error> {
@@ -262,7 +262,7 @@ async fn an_open_that_is_given_up_leaves_no_child() {
     let mut witness = witness;
     let mut up = [0; 3];
     tokio::select! {
-        _ = stdio.open("{}", HeaderMap::new()) => panic!("it never answers"),
+        _ = stdio.open("{}", HeaderMap::new(), None) => panic!("it never answers"),
         () = async {
             // Until the child opens the pipe for writing, reading says that there is no writer.
             while witness.reader.read(&mut up).await.unwrap() == 0 {

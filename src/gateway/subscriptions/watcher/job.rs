@@ -168,7 +168,8 @@ impl Job {
     /// Opens the standalone stream; `None` where the server has none.
     async fn listen(&self, lease: &Lease) -> Result<Option<Messages>, Error> {
         let late = |_| Err(Error::Lost("it did not open its stream in time".into()));
-        let listening = self.route.upstream.listen(&lease.terms.upstream, None);
+        let key = self.route.key_of(lease);
+        let listening = self.route.upstream.listen(&key, None);
         let listening = timeout(POST_LIMIT, listening).await.unwrap_or_else(late)?;
         Ok(Messages::of_listening(listening, self.route.max_message))
     }
@@ -273,7 +274,7 @@ impl Job {
             headers: HeaderMap::new(),
         };
         let answer = async {
-            let reply = self.route.upstream.send(&lease.terms.upstream, message).await?;
+            let reply = self.route.upstream.send(&self.route.key_of(lease), message).await?;
             let mut messages = Messages::of_reply(reply, self.route.max_message);
             while let Some(message) = messages.next().await? {
                 match Message::parse(&message) {

@@ -71,11 +71,11 @@ async fn until_none_runs(stdio: &Stdio) {
 #[tokio::test]
 async fn all_calls_share_the_child_that_answered_the_question() {
     let stdio = stdio(SERVER);
-    let opened = timeout(LIMIT, stdio.discover("{}")).await.unwrap().unwrap();
+    let opened = timeout(LIMIT, stdio.discover("{}", None)).await.unwrap().unwrap();
     assert_eq!(opened.session.version, ProtocolVersion::LATEST_MODERN);
     let asked = Object::parse(&opened.result).unwrap().get("pid").unwrap().to_owned();
     assert_eq!((pid(&stdio, 1).await, pid(&stdio, 2).await), (asked.clone(), asked.clone()));
-    let again = timeout(LIMIT, stdio.discover("{}")).await.unwrap().unwrap();
+    let again = timeout(LIMIT, stdio.discover("{}", None)).await.unwrap().unwrap();
     assert_eq!((again.session, again.result), (opened.session.clone(), opened.result));
     assert_eq!(stdio.running(), 1);
     // There is no session, so there is nothing to end and no stream beside the calls.
@@ -134,7 +134,7 @@ async fn a_server_of_the_other_era_is_told_by_its_silence_its_end_or_its_answer_
         if script.contains("do :;") {
             Arc::get_mut(&mut stdio.config).unwrap().probe_timeout = Duration::from_millis(50);
         }
-        let answer = timeout(LIMIT, stdio.discover("{}")).await.unwrap();
+        let answer = timeout(LIMIT, stdio.discover("{}", None)).await.unwrap();
         assert!(matches!(answer, Err(Error::Refused { .. } | Error::Protocol(_))), "{script}: {answer:?}");
         assert_eq!(matches!(answer, Err(Error::Refused { .. })), refuses, "{script}");
         until_none_runs(&stdio).await;
@@ -144,7 +144,7 @@ async fn a_server_of_the_other_era_is_told_by_its_silence_its_end_or_its_answer_
 #[tokio::test]
 async fn a_child_whose_result_is_not_a_modern_servers_is_not_kept() {
     let stdio = stdio(&SERVER.replace("2026-07-28", "2025-11-25"));
-    assert!(timeout(LIMIT, stdio.discover("{}")).await.unwrap().is_ok());
+    assert!(timeout(LIMIT, stdio.discover("{}", None)).await.unwrap().is_ok());
     until_none_runs(&stdio).await;
 }
 
@@ -165,8 +165,8 @@ async fn one_that_ends_before_it_says_anything_is_not_started_for_ever() {
 #[tokio::test]
 async fn a_command_that_is_not_there_says_nothing_of_its_era() {
     let stdio = Stdio::new(Config::new(vec!["/nonexistent/server".to_owned()]), Jobs::default());
-    assert!(matches!(stdio.discover("{}").await, Err(Error::Connect(_))));
-    let key = SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN };
+    assert!(matches!(stdio.discover("{}", None).await, Err(Error::Connect(_))));
+    let key = SessionKey { id: None, version: ProtocolVersion::LATEST_MODERN, subject: None };
     let message = Outgoing {
         kind: Kind::Request { id: Id::number(1), progress_token: None },
         body: jsonrpc::request(&Id::number(1), "echo", None),
