@@ -64,6 +64,7 @@ impl Fixture {
             url: upstream.url().parse().unwrap(),
             headers: HeaderMap::new(),
             tls: None,
+            credentials: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -76,6 +77,8 @@ impl Fixture {
             rules: Rules::new(rules),
             schemas: Schemas::default(),
             native: false,
+            subjects: None,
+            passes_authorization: false,
             sessions: SessionPolicy::Pooled,
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
@@ -114,6 +117,7 @@ impl Fixture {
         Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(caller),
+            subject: None,
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
