@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: check test interop bench demo schema
+.PHONY: check test fuzz interop bench demo schema
 
 ## Format, lints and documentation without a warning.
 check:
@@ -13,6 +13,15 @@ check:
 ## Every test that needs nothing but Rust.
 test:
 	$(CARGO) test --locked --no-fail-fast
+
+## Each fuzz target for FUZZ_SECONDS (60) with cargo-fuzz, which needs a nightly toolchain; `make test` runs them without it.
+FUZZ_SECONDS ?= 60
+fuzz:
+	for target in $$(ls tests/fuzz/corpus); do \
+	  mkdir -p fuzz/corpus/$$target && \
+	  $(CARGO) +nightly fuzz run $$target fuzz/corpus/$$target tests/fuzz/corpus/$$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -max_len=16384 || exit 1; \
+	done
 
 ## Real clients, real servers and the official suite through the gateway; installs what they need.
 interop:

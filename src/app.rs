@@ -276,7 +276,7 @@ fn endpoints(settings: &Settings, routes: &[Arc<Route>], address: SocketAddr) ->
             name: of.name.clone(),
             authorization_servers: auth.map(AuthSettings::authorization_servers).unwrap_or_default(),
             required_scopes: auth.map(|auth| auth.required_scopes.clone()).unwrap_or_default(),
-            other_scopes: Vec::new(),
+            other_scopes: of.rules.iter().flat_map(|rule| &rule.scopes).map(|scope| scope.as_ref().into()).collect(),
         };
         let resource = Arc::new(Resource::new(number, &config));
         (of.path.clone(), Endpoint { route: Arc::clone(route), resource })

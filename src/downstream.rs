@@ -6,6 +6,7 @@ pub mod headers;
 pub mod http;
 pub mod origin;
 pub mod patience;
+mod readers;
 pub mod server;
 mod subject;
 pub mod well_known;

@@ -236,10 +236,12 @@ struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     fn read(bytes: &'a [u8]) -> Result<Self, Defect> {
-        if let Some(read) = std::str::from_utf8(bytes).ok().and_then(Self::scan) {
-            return Ok(read);
+        // serde_json leaves members that it skips unchecked.
+        let text = std::str::from_utf8(bytes).map_err(|error| Defect::Syntax(error.to_string()))?;
+        match Self::scan(text) {
+            Some(read) => Ok(read),
+            None => serde_json::from_str(text).map_err(|error| Defect::from_serde(&error)),
         }
-        serde_json::from_slice(bytes).map_err(|error| Defect::from_serde(&error))
     }
 
     fn scan(text: &'a str) -> Option<Self> {

@@ -200,7 +200,15 @@ const FEATURES: &[(&str, &[&str])] = &[
     ("Progress.", &["the_same_token_in_two_tasks_and_a_call_stays_with_each"]),
     ("Old servers.", &["every_pair_of_versions_works"]),
     ("Old clients.", &["older_sessions_see_the_tools_untouched"]),
-    ("Keys and tenants.", &["only_the_owner_answers_a_task_s_question", "the_capability_is_exactly_what_is_served"]),
+    (
+        "Callers and tenants.",
+        &[
+            "only_the_owner_answers_a_task_s_question",
+            "the_capability_is_exactly_what_is_served",
+            "a_token_is_taken_in_both_eras_and_its_successor_is_the_same_caller",
+            "clients_are_told_where_tokens_come_from",
+        ],
+    ),
 ];
 
 #[test]

@@ -45,6 +45,7 @@ const DIRECT: &str = "direct";
 pub(crate) const FLOOR: &str = "floor";
 const NGINX: &str = "nginx";
 const TASKGATE: &str = "taskgate";
+const TASKGATE_JWT: &str = "taskgate, JWT";
 const TASKGATE_RULED: &str = "taskgate, rules";
 const TASKGATE_ALONE: &str = "taskgate, alone";
 const TASKGATE_SMALL: &str = "taskgate, small calls";
@@ -58,9 +59,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
-    cases.push(modern_on_legacy());
-    cases.push(rules());
-    cases.push(noisy());
+    cases.extend([modern_on_legacy(), jwt(), rules(), noisy()]);
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
     cases
 }
@@ -217,6 +216,28 @@ fn modern_on_legacy() -> Case {
             figure: (TASKGATE, Figure::Requests),
             over: Over::Unit(1.0),
             at_most: 1.0,
+        }],
+    }
+}
+
+/// A token is checked once for each process: what is left is to find it again.
+fn jwt() -> Case {
+    let action = closed(Tool::Small, 16);
+    Case {
+        name: "jwt",
+        title: "small tools/call without sessions, callers with signed tokens, 16 connections",
+        unit: "call",
+        setup: Setup { clients: Era::Modern, upstream: Era::Modern, ..Setup::default() },
+        runs: vec![
+            Run { label: FLOOR, target: Target::Floor, action },
+            Run { label: TASKGATE, target: Target::Taskgate, action },
+            Run { label: TASKGATE_JWT, target: Target::TaskgateJwt, action },
+        ],
+        judged: vec![Judged {
+            what: "CPU per call with JWT, of that without credentials",
+            figure: (TASKGATE_JWT, Figure::Cpu),
+            over: Over::Run(TASKGATE, Figure::Cpu),
+            at_most: 1.15,
         }],
     }
 }

@@ -162,7 +162,7 @@ impl Client {
 }
 
 fn key_field(key: &str) -> String {
-    format!("X-API-Key: {key}\r\n")
+    format!("Authorization: Bearer {key}\r\n")
 }
 
 /// The body of an answer.

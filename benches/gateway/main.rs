@@ -10,6 +10,14 @@ mod cases;
 mod child;
 mod client;
 mod floor;
+#[path = "../../tests/it/support/keys.rs"]
+#[expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "it is the tests' file; a bench without its key can't go on"
+)]
+mod keys;
 mod listen;
 mod load;
 mod nginx;
@@ -55,7 +63,7 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,ruled")]
+    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,taskgate-jwt,ruled")]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]

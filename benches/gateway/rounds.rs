@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cases::{self, Case, Run};
 use crate::plan::{Plan, Sample};
-use crate::stand::{KEY, Stand, Target};
+use crate::stand::{Stand, Target};
 use crate::{nginx, process, report};
 
 /// What to measure and for how long.
@@ -131,7 +131,7 @@ async fn once(case: &Case, run: Run, options: &Options) -> Result<Sample> {
     let plan = Plan {
         action: run.action,
         era: case.setup.clients,
-        key: case.setup.keyed.then(|| KEY.to_owned()),
+        key: None,
         proxy: nowhere,
         upstream: nowhere,
         watch: None,

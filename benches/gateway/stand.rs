@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde_json::json;
+use taskgate::clock::Clock;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
 use crate::child::{self, Child, End};
+use crate::keys::Key;
 use crate::nginx;
 use crate::plan::{Era, Plan, Sample};
 
@@ -26,6 +29,8 @@ pub(crate) enum Target {
     Floor,
     Nginx,
     Taskgate,
+    /// The same, which takes signed tokens alone.
+    TaskgateJwt,
     /// taskgate with rules for its tools.
     Ruled,
 }
@@ -36,7 +41,7 @@ impl fmt::Display for Target {
             Self::Direct => "direct",
             Self::Floor => "floor",
             Self::Nginx => "nginx",
-            Self::Taskgate | Self::Ruled => "taskgate",
+            Self::Taskgate | Self::TaskgateJwt | Self::Ruled => "taskgate",
         })
     }
 }
@@ -61,7 +66,7 @@ pub(crate) struct Setup {
 }
 
 /// The key of all clients, where they have to say who they are.
-pub(crate) const KEY: &str = "bench-key";
+const KEY: &str = "bench-key";
 const KEY_SHA256: &str = "b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7";
 
 /// The key of the tenant that may ask for little, and how many requests a second it may send.
@@ -77,6 +82,8 @@ pub(crate) struct Stand {
     address: SocketAddr,
     upstream_address: SocketAddr,
     dir: TempDir,
+    /// What all clients show, where they have to say who they are.
+    credential: Option<String>,
 }
 
 impl Stand {
@@ -84,7 +91,9 @@ impl Stand {
         let dir = TempDir::new()?;
         let (upstream, upstream_address) = Child::role(&["upstream".to_owned(), era_name(setup.upstream)]).await?;
         let upstream_address: SocketAddr = upstream_address.parse().context("the upstream's address")?;
-        let mut stand = Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir };
+        let credential = setup.keyed.then(|| KEY.to_owned());
+        let mut stand =
+            Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir, credential };
         match target {
             Target::Direct => {}
             Target::Floor => {
@@ -94,6 +103,7 @@ impl Stand {
             }
             Target::Nginx => stand.start_nginx(setup).await?,
             Target::Taskgate => stand.start_taskgate(setup, taskgate).await?,
+            Target::TaskgateJwt => stand.start_with_tokens(setup, taskgate).await?,
             Target::Ruled => stand.start_taskgate(Setup { ruled: true, ..setup }, taskgate).await?,
         }
         Ok(stand)
@@ -115,13 +125,35 @@ impl Stand {
         self.start_proxy("nginx", Path::new("nginx"), &arguments, End::Ask).await
     }
 
+    /// The token is as long as those that are in use: an RSA signature, and a few claims.
+    async fn start_with_tokens(&mut self, setup: Setup, program: &Path) -> Result<()> {
+        self.address = free_address()?;
+        let key = Key::new("bench", "RS256");
+        let keys = self.dir.path().join("keys.json");
+        std::fs::write(&keys, json!({"keys": [key.jwk()]}).to_string())?;
+        let now = Clock::system().now().as_millis() / 1000;
+        let claims = json!({
+            "iss": "bench", "sub": "0d5e7a9c-64f1-4a4b-9c53-4c1b1c1de1f0", "client_id": "bench-client",
+            "aud": format!("http://{}/mcp", self.address), "iat": now, "exp": now + 24 * 3600,
+            "jti": "6f1c2a54-9d2b-4a7e-8f0a-0a4d6d0b7a55", "scope": "mcp read write", "org": "acme",
+        });
+        self.credential = Some(key.sign(&key.header(), &claims));
+        let auth = format!("auth:\n  jwt:\n    - issuer: bench\n      jwks_file: {}\n", keys.display());
+        self.start_configured(setup, program, &auth).await
+    }
+
     async fn start_taskgate(&mut self, setup: Setup, program: &Path) -> Result<()> {
         self.address = free_address()?;
+        let auth = format!("auth:\n  api_keys:\n    - sha256: {KEY_SHA256}\n      subject: bench\n");
+        self.start_configured(setup, program, if setup.keyed { &auth } else { "" }).await
+    }
+
+    async fn start_configured(&mut self, setup: Setup, program: &Path, auth: &str) -> Result<()> {
         let admin = free_address()?;
         let mut arguments = vec!["serve".to_owned()];
-        if setup.raised || setup.keyed || setup.ruled {
+        if setup.raised || setup.ruled || !auth.is_empty() {
             let path = self.dir.path().join("taskgate.yaml");
-            std::fs::write(&path, config(setup, self.address, admin, self.upstream_address))?;
+            std::fs::write(&path, config(setup, auth, [self.address, admin, self.upstream_address]))?;
             arguments.extend(["--config".to_owned(), text(&path)]);
         } else {
             let upstream = format!("http://{}/mcp", self.upstream_address);
@@ -153,6 +185,7 @@ impl Stand {
     /// Has a load generator carry out an errand against this stand.
     pub(crate) async fn load(&mut self, target: Target, mut plan: Plan) -> Result<Sample> {
         plan.proxy = self.address;
+        plan.key.clone_from(&self.credential);
         plan.upstream = self.upstream_address;
         plan.watch = self.proxy.as_ref().map(Child::pid).transpose()?;
         let output = Command::new(std::env::current_exe()?)
@@ -190,14 +223,7 @@ fn era_name(era: Era) -> String {
 
 /// The configuration of a taskgate that needs one. Raised limits are such that no case reaches them: what is measured is
 /// work and not a queue.
-fn config(setup: Setup, listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) -> String {
-    let auth = format!(
-        "auth:
-  api_keys:
-    - sha256: {KEY_SHA256}
-      subject: bench
-"
-    );
+fn config(setup: Setup, auth: &str, [listen, admin, upstream]: [SocketAddr; 3]) -> String {
     let noisy = format!(
         "    - sha256: {NOISY_SHA256}
       tenant: noisy
@@ -227,7 +253,7 @@ tenants:
     let only = |is_wanted: bool, text: &str| if is_wanted { text.to_owned() } else { String::new() };
     [
         format!("listen:\n  address: {listen}\nadmin:\n  address: {admin}\n"),
-        only(setup.keyed, &auth),
+        auth.to_owned(),
         only(setup.shared, &noisy),
         only(setup.raised, limits),
         format!("routes:\n  - name: bench\n    path: /mcp\n    upstream:\n      url: http://{upstream}/mcp\n"),

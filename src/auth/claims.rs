@@ -142,7 +142,8 @@ mod tests {
     use super::*;
 
     fn of(value: Value) -> Map<String, Value> {
-        value.as_object().unwrap().clone()
+        let Value::Object(members) = value else { panic!("{value}") };
+        members
     }
 
     fn at(seconds: u64) -> Timestamp {

@@ -4,6 +4,7 @@
 //! server can't be reached nothing is believed that is past its time.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,6 +75,7 @@ pub(super) struct Introspector {
     clock: Clock,
     jobs: Jobs,
     asked: Mutex<HashMap<Key, watch::Receiver<Option<Outcome>>>>,
+    is_down: AtomicBool,
 }
 
 /// What an introspector needs.
@@ -91,7 +93,17 @@ impl Introspector {
         let url = &config.url;
         let host = url.authority().map(|host| host.as_str()).unwrap_or_default();
         let endpoint = format!("{}://{host}{}", url.scheme_str().unwrap_or_default(), url.path()).into();
-        Arc::new(Self { config, endpoint, others, fetcher, cache, clock, jobs, asked: Mutex::default() })
+        Arc::new(Self {
+            config,
+            endpoint,
+            others,
+            fetcher,
+            cache,
+            clock,
+            jobs,
+            asked: Mutex::default(),
+            is_down: AtomicBool::new(false),
+        })
     }
 
     /// Who shows this token.
@@ -151,6 +163,15 @@ impl Introspector {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says so once, however many tokens there are.
+    fn unavailable(&self, error: &fetch::Error) -> Outcome {
+        if !self.is_down.swap(true, Ordering::Relaxed) {
+            let cause = std::error::Error::source(error);
+            tracing::warn!(%error, cause, endpoint = &*self.endpoint, "tokens can't be introspected");
+        }
+        Outcome::Unavailable
+    }
+
     async fn fetch(&self, token: &str) -> Result<Map<String, Value>, fetch::Error> {
         let Config { url, authorization, .. } = &self.config;
         let fields = [("token", token), ("token_type_hint", "access_token")];
@@ -204,14 +225,20 @@ impl Question {
         let introspector = &self.introspector;
         let answer = match introspector.fetch(token).await {
             Ok(answer) => answer,
-            Err(error) => return unavailable(&error),
+            Err(error) => return introspector.unavailable(&error),
         };
         let now = introspector.clock.now();
         let judged = match answer.get("active") {
             Some(Value::Bool(true)) => introspector.judge(answer, resource, now),
             Some(Value::Bool(false)) => Err("it is not active"),
-            _ => return unavailable(&fetch::Error::Json("it does not say whether the token is active".to_owned())),
+            _ => {
+                let what = "it does not say whether the token is active".to_owned();
+                return introspector.unavailable(&fetch::Error::Json(what));
+            }
         };
+        if introspector.is_down.swap(false, Ordering::Relaxed) {
+            tracing::info!("tokens can be introspected again");
+        }
         let (outcome, caller, until) = match judged {
             Ok((caller, until)) => {
                 let caller = Arc::new(caller);
@@ -228,10 +255,4 @@ impl Drop for Question {
     fn drop(&mut self) {
         self.introspector.asked().remove(&self.key);
     }
-}
-
-fn unavailable(error: &fetch::Error) -> Outcome {
-    let cause = std::error::Error::source(error);
-    tracing::warn!(%error, cause, "a token could not be introspected");
-    Outcome::Unavailable
 }

@@ -1,10 +1,12 @@
 //! A route as a protected resource: its name, the document that tells clients where to get a token for it (RFC 9728), and
 //! the challenges that lead to that document (RFC 6750, 3; RFC 9728, 5.1).
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderValue, Uri};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Refused;
 
@@ -120,18 +122,18 @@ impl Metadata {
         let mut scopes: Vec<&str> =
             config.required_scopes.iter().chain(&config.other_scopes).map(String::as_str).collect();
         scopes.retain(|scope| *scope != "offline_access");
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         scopes.retain(|scope| seen.insert(*scope));
-        let mut document = json!({
-            "resource": resource,
-            "authorization_servers": config.authorization_servers,
-            "bearer_methods_supported": ["header"],
-            "resource_name": config.name,
-        });
+        let mut document = Map::from_iter([
+            ("resource".to_owned(), resource.into()),
+            ("authorization_servers".to_owned(), config.authorization_servers.clone().into()),
+            ("bearer_methods_supported".to_owned(), json!(["header"])),
+            ("resource_name".to_owned(), config.name.as_str().into()),
+        ]);
         if !scopes.is_empty() {
-            document["scopes_supported"] = Value::from(scopes);
+            document.insert("scopes_supported".to_owned(), scopes.into());
         }
-        Self { url: format!("{origin}{WELL_KNOWN}{path}"), document: document.to_string().into(), path }
+        Self { url: format!("{origin}{WELL_KNOWN}{path}"), document: Value::Object(document).to_string().into(), path }
     }
 }
 

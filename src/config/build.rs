@@ -16,7 +16,7 @@ use super::{
     problem::Problems,
     raw,
     secret::{SealKey, Secret},
-    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
+    settings::{AdminSettings, AuthSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
     tree::Place,
     units::{self, ByteSize, Rate, RateLimit},
     values,
@@ -48,7 +48,8 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        if !callers.are_asked {
+        let has_tokens = auth.as_ref().is_some_and(|auth| auth.as_ref().is_none_or(AuthSettings::has_tokens));
+        if !has_tokens {
             self.warn_scopes(&raw.routes, &at.key("routes"));
         }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {

@@ -79,7 +79,7 @@ fn is_loopback_name(name: &str) -> bool {
     if name == "127.0.0.1" {
         return true;
     }
-    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
@@ -112,9 +112,17 @@ mod tests {
         ] {
             assert_eq!(check(&config, None, host), Err(Foreign::Host), "{host}");
         }
-        for host in
-            ["[::1]evil.example", "[::1", "::1", "localhost:x", "localhost@evil.example", "localhost/x", "evil]"]
-        {
+        for host in [
+            "[::1]evil.example",
+            "[::1",
+            "::1",
+            "localhost:x",
+            "localhost@evil.example",
+            "localhost/x",
+            "evil]",
+            "[[::1]",
+            "[::1]]",
+        ] {
             assert_eq!(check(&config, None, host), Err(Foreign::Host), "{host}");
             assert_eq!(check(&config, Some(&format!("http://{host}")), "localhost"), Err(Foreign::Origin), "{host}");
         }

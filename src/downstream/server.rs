@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Request, Version};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -22,6 +24,7 @@ use crate::waits::ConnectionTimer;
 
 use super::http::Endpoints;
 use super::patience::{Patience, Stream};
+use super::readers::Readers;
 
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
@@ -178,12 +181,20 @@ impl Door {
     {
         let stream = Stream::new(stream, self.endpoints.patience);
         let endpoints = Arc::clone(&self.endpoints);
-        let service = service_fn(move |request| Arc::clone(&endpoints).handle(peer, request));
-        let builder = self.builder.clone();
+        let (readers, builder, limit) = (Arc::new(Readers::default()), self.builder.clone(), endpoints.patience.reader);
+        let watching = Arc::clone(&readers);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (watching, is_watched) = (Arc::clone(&watching), request.version() == Version::HTTP_2);
+            let answering = Arc::clone(&endpoints).handle(peer, request);
+            async move { answering.await.map(|answer| answer.map(|body| watching.watch(body, is_watched))) }
+        });
         async move {
-            let serving = builder.serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = watcher.watch(serving).await {
-                tracing::debug!(%error, "a connection ended with an error");
+            let serving = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                ended = serving => if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended with an error");
+                },
+                () = readers.stalled(limit) => tracing::debug!("a connection ended because its client did not read"),
             }
         }
     }

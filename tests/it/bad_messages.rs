@@ -46,6 +46,7 @@ async fn what_is_no_json_is_a_parse_error() {
         utf16(PING, u16::to_be_bytes),
         [b"\xff\xfe".to_vec(), utf16(PING, u16::to_le_bytes)].concat(),
         [b"\xef\xbb\xbf", PING.as_bytes()].concat(),
+        b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"unknown\":\"\xff\"}".to_vec(),
         b"\0".to_vec(),
         format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}", "[".repeat(10_000)).into_bytes(),
     ] {

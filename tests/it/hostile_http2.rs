@@ -1,6 +1,10 @@
 //! HTTP/2 as an attacker speaks it: what ends a request, what ends the connection, and that nobody else notices.
 
+use std::time::Duration;
+
+use taskgate::app::Timing;
 use taskgate::demo::server::{Options, Server};
+use taskgate::downstream::patience::Patience;
 
 use crate::support::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PING, RST_STREAM, block, frame,
@@ -184,6 +188,33 @@ async fn a_head_that_is_too_big_is_refused() {
     }
     assert_eq!(gateway.metrics().await.value("taskgate_requests_total", &[("route", "other")]), 0.0);
     still_serves(&client).await;
+}
+
+/// The window of a stream is 64 KiB until its client opens it further: what is behind it is held, here and at the server.
+#[tokio::test]
+async fn answers_whose_windows_stay_shut_end_the_connection() {
+    let patience = Patience { reader: Duration::from_millis(100), ..Patience::default() };
+    let timing = Timing { patience, ..Timing::default() };
+    let gateway = Gateway::setup().upstream("max_in_flight: 1").timing(timing).start().await;
+    let client = gateway.open().await;
+    let patient = gateway.client().http2().open().await;
+    let mut stream = patient.listen().await;
+    let session = client.session.clone().unwrap();
+    // One that passes and one that is read whole first.
+    for bytes in [32 * 1024 * 1024, 200_000] {
+        let mut connection = Http2::open(gateway.address).await;
+        let fields = [("content-type", "application/json"), ("mcp-session-id", session.as_str())];
+        let stalled = connection.request(0, &fields).await;
+        let params = json!({"name": "big", "arguments": {"bytes": bytes}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        connection.send(&frame(DATA, END_STREAM, stalled, call.as_bytes())).await;
+        while connection.next().await.is_some() {}
+        gateway.counted(|metrics| metrics.value("taskgate_upstream_in_flight", &[]) == 0.0).await;
+        still_serves(&client).await;
+    }
+    // A stream on which nothing happens is not one that nobody reads.
+    gateway.upstream.announce("notifications/tools/list_changed", None);
+    assert_eq!(stream.message().await["method"], "notifications/tools/list_changed");
 }
 
 /// Whoever asks and asks, and never reads the answers, fills nothing but the socket.

@@ -55,6 +55,7 @@ mod rounds;
 mod rounds_in_tasks;
 mod routing;
 mod rules;
+mod secrets;
 mod servers;
 mod sessions;
 mod stdio;

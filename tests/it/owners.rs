@@ -6,14 +6,66 @@ use taskgate::demo::server::{Era, Options};
 
 use crate::support::raw_upstream::{Step, event, events_head, gate, json_body, last_chunk};
 use crate::support::stateless::{calling, form};
-use crate::support::{Answer, Client, Gateway, Modern, RawUpstream, Setup, Value, json, text_of};
+use crate::support::{Answer, Client, Gateway, Issuer, Modern, RawUpstream, Setup, Value, json, text_of};
 
 const NEVER: &str = "00000000-0000-4000-8000-000000000000";
-/// A colleague, somebody of the same name in another tenant, one who is neither, and the owner on another route.
-const STRANGERS: [(&str, &str); 4] = [("bob", "/mcp"), ("alice2", "/mcp"), ("eve", "/mcp"), ("alice", "/second")];
+const AUDIENCE: &str = "https://mcp.example.com/mcp";
 
-fn setup() -> Setup {
-    Gateway::setup().callers(&["acme/alice", "acme/bob", "other/alice@alice2", "umbrella/eve"]).second_route()
+/// A gateway that takes the tokens of two issuers, and a key.
+struct World {
+    gateway: Gateway,
+    issuers: [Issuer; 2],
+}
+
+/// Somebody who is not the owner: who, their credential, and the path of the route.
+type Stranger = (&'static str, String, &'static str);
+
+impl World {
+    async fn start(setup: impl FnOnce(Setup) -> Setup) -> Self {
+        let issuers = [Issuer::start().await, Issuer::start().await];
+        let jwt = |issuer: &Issuer| {
+            format!("{{issuer: \"{}\", audiences: [\"{AUDIENCE}\"], tenant_claim: org}}", issuer.url())
+        };
+        let auth = format!("jwt: [{}, {}]", jwt(&issuers[0]), jwt(&issuers[1]));
+        let setup = setup(Gateway::setup().callers(&["acme/alice"]).auth(&auth).second_route());
+        Self { gateway: setup.start().await, issuers }
+    }
+
+    fn token(&self, issuer: usize, [tenant, subject, client]: [&str; 3]) -> String {
+        self.issuers[issuer].token(AUDIENCE, json!({"org": tenant, "sub": subject, "client_id": client}))
+    }
+
+    /// The owner's credential: another one each time, of the same principal.
+    fn owner(&self) -> String {
+        self.token(0, ["acme", "alice", "app"])
+    }
+
+    fn strangers(&self) -> Vec<Stranger> {
+        vec![
+            ("a colleague", self.token(0, ["acme", "bob", "app"]), "/mcp"),
+            ("another tenant's", self.token(0, ["other", "alice", "app"]), "/mcp"),
+            ("another issuer's", self.token(1, ["acme", "alice", "app"]), "/mcp"),
+            ("another client's", self.token(0, ["acme", "alice", "other"]), "/mcp"),
+            ("one with a key", "key-of-alice".to_owned(), "/mcp"),
+            ("the owner on another route", self.owner(), "/second"),
+        ]
+    }
+
+    async fn legacy(&self, (_, credential, path): &Stranger) -> Client {
+        self.gateway.client().token(credential).path(path).open().await
+    }
+
+    async fn alice(&self) -> Client {
+        self.gateway.client().token(&self.owner()).open().await
+    }
+
+    fn modern(&self, (_, credential, path): &Stranger) -> Modern {
+        Modern::new(&self.gateway).token(credential).path(path)
+    }
+
+    fn modern_alice(&self) -> Modern {
+        Modern::new(&self.gateway).token(&self.owner())
+    }
 }
 
 /// All that a client can tell an answer by. Of a stream its first message. `named` is what the request itself has said.
@@ -102,8 +154,8 @@ fn on_task(id: &str) -> Vec<Try> {
 
 #[tokio::test]
 async fn tasks_of_legacy_sessions() {
-    let gateway = setup().start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup).await;
+    let alice = world.alice().await;
     let asking = alice.start("ask", json!({})).await;
     alice.until(&asking, "input_required").await;
     let done = alice.start("exact", json!({})).await;
@@ -122,15 +174,16 @@ async fn tasks_of_legacy_sessions() {
     }
     tries.push((list(&cursor), list("never")));
     tries.push((Try::get("tasks/result again", &event, true), Try::get("tasks/result again", "t.never", true)));
-    for (name, path) in STRANGERS {
-        let stranger = gateway.client().caller(name).path(path).open().await;
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = world.legacy(&who).await;
         let answers = all_tried(&tries, &stranger).await;
         assert_like_never(&tries, name, &answers);
         assert_eq!(stranger.result("tasks/list", json!({})).await, json!({"tasks": []}), "{name}");
     }
     // None of it has happened, and the owner is served, whatever her session.
-    assert_eq!(gateway.upstream.stats().answers, 0);
-    let own = gateway.open_as("alice").await;
+    assert_eq!(world.gateway.upstream.stats().answers, 0);
+    let own = world.alice().await;
     assert_eq!(
         (&own.task(&asking).await["status"], &own.task(&done).await["status"]),
         (&json!("input_required"), &json!("completed"))
@@ -143,8 +196,8 @@ async fn tasks_of_legacy_sessions() {
 
 #[tokio::test]
 async fn tasks_of_modern_requests() {
-    let gateway = setup().tasks("defer: 0s").start().await;
-    let alice = Modern::new(&gateway).with_tasks().caller("alice");
+    let world = World::start(|setup| setup.tasks("defer: 0s")).await;
+    let alice = world.modern_alice().with_tasks();
     let asking = alice.start("ask", json!({})).await;
     alice.until(&asking, "input_required").await;
     let done = alice.start("exact", json!({})).await;
@@ -162,8 +215,9 @@ async fn tasks_of_modern_requests() {
     let get = |client: Modern, method: &'static str, params: Value, id: String| async move {
         seen(client.open_with(&[], json!(7), method, params).await, &id, true).await
     };
-    for (name, path) in STRANGERS {
-        let stranger = || Modern::new(&gateway).with_tasks().caller(name).path(path);
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = || world.modern(&who).with_tasks();
         for id in [&asking, &done] {
             for ((method, theirs), (_, never)) in tries(id).into_iter().zip(tries(NEVER)) {
                 let theirs = get(stranger(), method, theirs, id.clone()).await;
@@ -171,13 +225,13 @@ async fn tasks_of_modern_requests() {
             }
         }
         // The same record from the other era.
-        let legacy = gateway.client().caller(name).path(path).open().await;
+        let legacy = world.legacy(&who).await;
         let both: Vec<(Try, Try)> = on_task(&asking).into_iter().zip(on_task(NEVER)).collect();
         let answers = all_tried(&both, &legacy).await;
         assert_like_never(&both, name, &answers);
     }
-    assert_eq!(gateway.upstream.stats().answers, 0);
-    let own = || Modern::new(&gateway).with_tasks().caller("alice");
+    assert_eq!(world.gateway.upstream.stats().answers, 0);
+    let own = || world.modern_alice().with_tasks();
     assert_eq!(own().task(&asking).await["status"], "input_required");
     for ((method, theirs), (_, never)) in tries(&asking).into_iter().zip(tries(NEVER)) {
         if theirs.get("taskId").is_none() || method != "tasks/update" || theirs.get("inputResponses").is_some() {
@@ -189,8 +243,8 @@ async fn tasks_of_modern_requests() {
 
 #[tokio::test]
 async fn sessions() {
-    let gateway = setup().start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup).await;
+    let alice = world.alice().await;
     let session = alice.session.clone().unwrap();
     let ping = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
     let tries = |session: &str| {
@@ -209,8 +263,9 @@ async fn sessions() {
         tries
     };
     let both: Vec<(Try, Try)> = tries(&session).into_iter().zip(tries("never")).collect();
-    for (name, path) in STRANGERS {
-        let stranger = gateway.client().caller(name).path(path).open().await;
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = world.legacy(&who).await;
         let answers = all_tried(&both, &stranger).await;
         assert!(answers.iter().all(|(answer, _)| answer.starts_with("404 ")), "{answers:?}");
         assert_like_never(&both, name, &answers);
@@ -221,10 +276,10 @@ async fn sessions() {
 /// Without credentials nothing is anybody's: one answer, whatever is named.
 #[tokio::test]
 async fn nobody() {
-    let gateway = setup().start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup).await;
+    let alice = world.alice().await;
     let id = alice.start("ask", json!({})).await;
-    let nobody = gateway.client().silent();
+    let nobody = world.gateway.client().silent();
     let mut tries: Vec<Try> = on_task(&id).into_iter().chain(on_task(NEVER)).collect();
     tries.push(Try::request("tasks/list", "x", json!({})));
     tries.push(Try::request("tools/list", "x", json!({})));
@@ -237,7 +292,7 @@ async fn nobody() {
     answers.dedup();
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert!(answers[0].starts_with("401 "), "{answers:?}");
-    let modern = Modern::new(&gateway).open_with(&[], json!(7), "tasks/get", json!({"taskId": id})).await;
+    let modern = Modern::new(&world.gateway).open_with(&[], json!(7), "tasks/get", json!({"taskId": id})).await;
     assert_eq!(modern.status, StatusCode::UNAUTHORIZED);
     assert_eq!(alice.until(&id, "input_required").await["taskId"], id.as_str());
 }
@@ -247,18 +302,20 @@ async fn nobody() {
 async fn cursors_of_lists() {
     let options = Options { page_size: Some(3), ..Options::default() };
     for policy in ["pooled", "pinned"] {
-        let gateway = setup().server(options.clone()).upstream(&format!("sessions: {policy}")).start().await;
-        let first = Modern::new(&gateway).caller("alice").result("tools/list", json!({})).await;
+        let (server, sessions) = (options.clone(), format!("sessions: {policy}"));
+        let world = World::start(|setup| setup.server(server).upstream(&sessions)).await;
+        let first = world.modern_alice().result("tools/list", json!({})).await;
         let cursor = first["nextCursor"].as_str().unwrap();
         let page = |client: Modern, cursor: String| async move {
             seen(client.open_with(&[], json!(7), "tools/list", json!({"cursor": cursor})).await, &cursor, true).await
         };
-        for (name, path) in STRANGERS {
-            let stranger = || Modern::new(&gateway).caller(name).path(path);
+        for who in world.strangers() {
+            let name = who.0;
+            let stranger = || world.modern(&who);
             let theirs = page(stranger(), cursor.to_owned()).await;
             assert_eq!(theirs, page(stranger(), "never".to_owned()).await, "{name}");
         }
-        let own = page(Modern::new(&gateway).caller("alice"), cursor.to_owned()).await;
+        let own = page(world.modern_alice(), cursor.to_owned()).await;
         assert!(own.starts_with("200 ") && own.contains("\"tools\""), "{own}");
     }
 }
@@ -267,21 +324,22 @@ async fn cursors_of_lists() {
 #[tokio::test]
 async fn states_of_calls_that_ask() {
     for era in [Era::Legacy, Era::Modern] {
-        let gateway = setup().server(Options { era, ..Options::default() }).start().await;
-        let asked = Modern::new(&gateway).caller("alice").call("ask", json!({})).await;
+        let world = World::start(|setup| setup.server(Options { era, ..Options::default() })).await;
+        let asked = world.modern_alice().call("ask", json!({})).await;
         let (state, key) = (asked.result["requestState"].as_str().unwrap().to_owned(), asked.key());
         let retry = |client: Modern, state: String| {
             let answers = json!({key.as_str(): {"action": "accept", "content": {"name": "Eve"}}});
             let params = json!({"name": "ask", "arguments": {}, "inputResponses": answers, "requestState": state});
             async move { seen(client.open_with(&[], json!(7), "tools/call", params).await, &state, true).await }
         };
-        for (name, path) in STRANGERS {
-            let stranger = || Modern::new(&gateway).caller(name).path(path);
+        for who in world.strangers() {
+            let name = who.0;
+            let stranger = || world.modern(&who);
             let theirs = retry(stranger(), state.clone()).await;
             assert!(theirs.contains("-32602"), "{theirs}");
             assert_eq!(theirs, retry(stranger(), "never".to_owned()).await, "{era:?}: {name}");
         }
-        let own = retry(Modern::new(&gateway).caller("alice"), state).await;
+        let own = retry(world.modern_alice(), state).await;
         assert!(own.contains("Hello, Eve"), "{own}");
     }
 }
@@ -294,14 +352,16 @@ async fn cancels() {
         Options { stateless: true, ..Options::default() },
         Options { era: Era::Modern, ..Options::default() },
     ] {
-        let gateway = setup().server(options.clone()).start().await;
-        let alice = gateway.open_as("alice").await;
+        let server = options.clone();
+        let world = World::start(|setup| setup.server(server)).await;
+        let alice = world.alice().await;
         let call =
             json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "hold", "arguments": {}}});
         let (held, ()) = tokio::join!(async { alice.post(call.to_string()).await.response().await }, async {
-            gateway.started("hold", 1).await;
-            for (name, path) in STRANGERS {
-                let stranger = gateway.client().caller(name).path(path).open().await;
+            world.gateway.started("hold", 1).await;
+            for who in world.strangers() {
+                let name = who.0;
+                let stranger = world.legacy(&who).await;
                 let cancel = |id: u64| {
                     let params = json!({"requestId": id, "reason": "x"});
                     Try::post(
@@ -314,10 +374,10 @@ async fn cancels() {
                 let answers = all_tried(&both, &stranger).await;
                 assert_like_never(&both, name, &answers);
             }
-            gateway.open_as("bob").await.call("release", json!({})).await;
+            world.alice().await.call("release", json!({})).await;
         });
         assert!(held.get("result").is_some(), "{options:?}: {held}");
-        assert_eq!(gateway.upstream.stats().tool("hold").cancelled, 0);
+        assert_eq!(world.gateway.upstream.stats().tool("hold").cancelled, 0);
     }
 }
 
@@ -325,13 +385,14 @@ async fn cancels() {
 #[tokio::test]
 async fn event_ids() {
     let options = Options { event_ids: true, always_sse: true, ..Options::default() };
-    let gateway = setup().server(options).start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup.server(options)).await;
+    let alice = world.alice().await;
     let answer = alice.request("tools/call", json!({"name": "log", "arguments": {"messages": 2}})).await;
     let id = answer.events().await[0].id.clone().unwrap();
     assert!(id.starts_with("u."), "{id}");
-    for (name, path) in STRANGERS {
-        let stranger = gateway.client().caller(name).path(path).open().await;
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = world.legacy(&who).await;
         let both = [
             (Try::get("u.", &id, true), Try::get("u.", "u.never", true)),
             (Try::get("g.", "g.1", false), Try::get("g.", "g.never", false)),
@@ -350,13 +411,14 @@ async fn event_ids() {
         vec![events_head(), event(&said), Step::Gate(held.clone()), event(&heard.tells("done")), last_chunk()]
     })
     .await;
-    let gateway = setup().in_front_of(&upstream.url()).start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup.in_front_of(&upstream.url())).await;
+    let alice = world.alice().await;
     let mut answer = alice.request("tools/call", json!({"name": "a"})).await;
     let id = answer.next().await.unwrap().unwrap().id.unwrap();
     assert!(id.starts_with("c."), "{id}");
-    for (name, path) in STRANGERS {
-        let stranger = gateway.client().caller(name).path(path).open().await;
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = world.legacy(&who).await;
         let both = [(Try::get("c.", &id, true), Try::get("c.", "c.never", true))];
         let answers = all_tried(&both, &stranger).await;
         assert_like_never(&both, name, &answers);
@@ -371,14 +433,14 @@ async fn event_ids() {
 #[tokio::test]
 async fn sessions_with_the_server() {
     for policy in ["pooled", "pinned"] {
-        let gateway = setup().upstream(&format!("sessions: {policy}")).start().await;
+        let sessions = format!("sessions: {policy}");
+        let world = World::start(|setup| setup.upstream(&sessions)).await;
         for _ in 0..2 {
-            for (name, path) in STRANGERS.into_iter().chain([("alice", "/mcp")]) {
-                let client = Modern::new(&gateway).caller(name).path(path);
-                assert_eq!(client.text("echo", json!({"text": name})).await, name);
+            for who in world.strangers().into_iter().chain([("the owner", world.owner(), "/mcp")]) {
+                assert_eq!(world.modern(&who).text("echo", json!({"text": who.0})).await, who.0);
             }
         }
-        assert_eq!(gateway.upstream.stats().sessions_opened, 5, "{policy}");
+        assert_eq!(world.gateway.upstream.stats().sessions_opened, 7, "{policy}");
     }
 }
 
@@ -408,15 +470,16 @@ async fn answers_to_a_server_that_knows_no_sessions() {
         _ => None,
     })
     .await;
-    let gateway = setup().in_front_of(&upstream.url()).start().await;
-    let alice = gateway.open_as("alice").await;
+    let world = World::start(|setup| setup.in_front_of(&upstream.url())).await;
+    let alice = world.alice().await;
     let mut call = alice.request("tools/call", json!({"name": "a"})).await;
     let question = call.message().await;
     assert_eq!((&question["id"], &question["method"]), (&json!(5), &json!("elicitation/create")));
     let answer =
         |id: u64| Try::post("answer", "-", json!({"jsonrpc": "2.0", "id": id, "result": {"action": "decline"}}));
-    for (name, path) in STRANGERS {
-        let stranger = gateway.client().caller(name).path(path).open().await;
+    for who in world.strangers() {
+        let name = who.0;
+        let stranger = world.legacy(&who).await;
         let both = [(answer(5), answer(6))];
         let answers = all_tried(&both, &stranger).await;
         assert_like_never(&both, name, &answers);

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use taskgate::demo::server::{Era, Options};
 
-use crate::support::{Answer, Client, Gateway, Modern, Value, json, text_of};
+use crate::support::{Answer, Client, Gateway, Issuer, Modern, Value, json, text_of};
 
 const UNKNOWN: &str = r#"{"code":-32602,"message":"Unknown tool"}"#;
 
@@ -202,4 +202,67 @@ async fn rules_hold_where_nobody_is_authenticated() {
     assert!(names(&list).contains(&"ask") && !names(&list).contains(&"count"));
     // Only tokens have scopes.
     assert!(!client.start("ask", json!({})).await.is_empty());
+}
+
+const AUDIENCE: &str = "https://mcp.example.com/mcp";
+
+/// The scopes that a 403 asks for.
+#[track_caller]
+fn wanted(answer: &Answer) -> &str {
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    let challenge = answer.header("www-authenticate").unwrap();
+    assert!(challenge.starts_with("Bearer ") && challenge.contains(r#"error="insufficient_scope""#), "{challenge}");
+    assert!(challenge.contains("resource_metadata="), "{challenge}");
+    challenge.split_once(r#"scope=""#).unwrap().1.split('"').next().unwrap()
+}
+
+/// A token that is good for too little is told once all that is needed, before there is a task; one that is good for it goes on.
+#[tokio::test]
+async fn scopes_can_be_had_and_are_asked_for_all_at_once() {
+    let issuer = Issuer::start().await;
+    let jwt = format!("jwt: [{{issuer: \"{}\", audiences: [\"{AUDIENCE}\"]}}], required_scopes: [mcp]", issuer.url());
+    let rules = r#"{match: ask, allow: "claims.role == 'admin'", scopes: [ask, mcp]}, {scopes: [tools]}"#;
+    let gateway = Gateway::setup().auth(&jwt).authorize(rules).tasks("defer: 0s").start().await;
+    let token = |scopes: &str, role: &str| issuer.token(AUDIENCE, json!({"scope": scopes, "role": role}));
+    let (poor, rich) = (token("mcp tools", "admin"), token("mcp ask tools", "admin"));
+    let modern = |token: &str| Modern::new(&gateway).token(token).with_tasks();
+    let mut legacy = gateway.client().token(&poor).open().await;
+    let call = || json!({"name": "ask", "arguments": {}});
+    assert_eq!(wanted(&modern(&poor).open("tools/call", call()).await), "mcp ask tools");
+    assert_eq!(wanted(&legacy.request("tools/call", call()).await), "mcp ask tools");
+    let as_task = json!({"name": "ask", "arguments": {}, "task": {}});
+    assert_eq!(wanted(&legacy.request("tools/call", as_task.clone()).await), "mcp ask tools");
+    // Whoever may never call it is not sent for a scope.
+    let guest = modern(&token("mcp", "guest")).call("ask", json!({})).await;
+    assert_eq!((guest.status, guest.error.to_string()), (StatusCode::OK, UNKNOWN.to_owned()));
+    assert_eq!(gateway.upstream.stats().method("tools/call"), 0);
+    assert_eq!(legacy.result("tasks/list", json!({})).await, json!({"tasks": []}));
+
+    // With more scopes the same session goes on, and makes a task, which needs them later as well.
+    legacy.set_token(&rich);
+    let id = legacy.create_with(as_task).await["taskId"].as_str().unwrap().to_owned();
+    legacy.until(&id, "input_required").await;
+    legacy.set_token(&poor);
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        assert_eq!(wanted(&legacy.request(method, json!({"taskId": id})).await), "mcp ask tools", "{method}");
+    }
+    for (method, params) in [
+        ("tasks/get", json!({"taskId": id})),
+        ("tasks/update", json!({"taskId": id, "inputResponses": {}})),
+        ("tasks/cancel", json!({"taskId": id})),
+        ("subscriptions/listen", json!({"notifications": {"taskIds": [id]}})),
+    ] {
+        assert_eq!(wanted(&modern(&poor).open(method, params).await), "mcp ask tools", "{method}");
+    }
+    let question = json!(format!("tg.{id}.0"));
+    let answer = || json!({"action": "accept", "content": {"name": "Ann"}});
+    assert_eq!(wanted(&legacy.try_answer(&question, answer()).await), "mcp ask tools");
+    assert_eq!(legacy.result("tasks/list", json!({})).await["tasks"][0]["taskId"], id.as_str());
+    // One whose role was taken away has no such task, whatever the scopes.
+    legacy.set_token(&token("mcp ask tools", "guest"));
+    assert_eq!(legacy.error("tasks/get", json!({"taskId": id})).await["message"], "Task not found");
+    assert_eq!(legacy.result("tasks/list", json!({})).await, json!({"tasks": []}));
+    legacy.set_token(&rich);
+    assert_eq!(legacy.try_answer(&question, answer()).await.status, StatusCode::ACCEPTED);
+    assert_eq!(text_of(&legacy.outcome(&id).await), "Hello, Ann");
 }

@@ -66,20 +66,17 @@ async fn a_token_is_taken_in_both_eras_and_its_successor_is_the_same_caller() {
     }
 }
 
-#[tokio::test]
-async fn every_refusal_is_the_same() {
-    let (issuer, other) = (Issuer::start().await, Issuer::start().await);
-    let gateway = setup(&issuer).second_route().callers(&["acme/ann"]).start().await;
-    let here = here(&gateway);
-    let now = issuer.claims(&here)["iat"].as_u64().unwrap();
-    let good = issuer.token(&here, json!({}));
+/// Tokens that are not good at `here`, for as many reasons as there are.
+fn bad_tokens(issuer: &Issuer, other: &Issuer, here: &str) -> Vec<String> {
+    let good = issuer.token(here, json!({}));
+    let now = issuer.claims(here)["iat"].as_u64().unwrap();
     let key = issuer.key();
     let header = |changes: Value| {
         let mut header = key.header();
         header.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         header
     };
-    let claims = issuer.claims(&here);
+    let claims = issuer.claims(here);
     let jwk = key.jwk();
     let hs256 = |secret: &[u8]| {
         let input = format!("{}.{}", base64url(r#"{"alg":"HS256","kid":"one"}"#), base64url(claims.to_string()));
@@ -92,19 +89,19 @@ async fn every_refusal_is_the_same() {
     brought["jku"] = json!(issuer.at("/evil"));
     brought["x5u"] = json!(issuer.at("/evil"));
     let unsigned = format!("{}.{}.", base64url(r#"{"alg":"none"}"#), base64url(claims.to_string()));
-    let tokens = [
+    vec![
         "opaque".to_owned(),
         "a.b.c".to_owned(),
         good.replace('.', ".."),
         good[..good.len() - 4].to_owned(),
-        issuer.token(&here, json!({"exp": now - 1})),
-        issuer.token(&here, json!({"nbf": now + 1000})),
-        issuer.token(&here, json!({"iat": now + 1000})),
-        issuer.token(&here, json!({"aud": Value::Null})),
-        issuer.token(&format!("http://{}/second", gateway.address), json!({})),
+        issuer.token(here, json!({"exp": now - 1})),
+        issuer.token(here, json!({"nbf": now + 1000})),
+        issuer.token(here, json!({"iat": now + 1000})),
+        issuer.token(here, json!({"aud": Value::Null})),
+        issuer.token(&here.replace("/mcp", "/second"), json!({})),
         issuer.token("https://elsewhere.example.com/mcp", json!({})),
-        issuer.token(&here, json!({"iss": "https://nobody.example.com"})),
-        other.token(&here, json!({})),
+        issuer.token(here, json!({"iss": "https://nobody.example.com"})),
+        other.token(here, json!({})),
         other.key().sign(&key.header(), &claims),
         unsigned,
         hs256(jwk.to_string().as_bytes()),
@@ -115,7 +112,16 @@ async fn every_refusal_is_the_same() {
         key.sign(&header(json!({"crit": ["x"], "x": 1})), &claims),
         key.sign(&header(json!({"typ": "dpop+jwt"})), &claims),
         key.sign(&header(json!({"alg": "ES384"})), &claims),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn every_refusal_is_the_same() {
+    let (issuer, other) = (Issuer::start().await, Issuer::start().await);
+    let gateway = setup(&issuer).second_route().callers(&["acme/ann"]).start().await;
+    let here = here(&gateway);
+    let good = issuer.token(&here, json!({}));
+    let tokens = bad_tokens(&issuer, &other, &here);
     let metadata = pointer(&gateway);
     let invalid = format!(r#"Bearer realm="taskgate", error="invalid_token", {metadata}"#);
     let mut bodies = Vec::new();
@@ -287,6 +293,30 @@ async fn scopes_are_asked_for_in_challenges_and_metadata() {
     assert_eq!(answer.header("www-authenticate"), Some(challenge.as_str()));
     let document = document(&gateway, "/.well-known/oauth-protected-resource/mcp").await.unwrap();
     assert_eq!(document["scopes_supported"], json!(["mcp", "read"]));
+}
+
+#[tokio::test]
+async fn scopes_of_tools_are_asked_for_together_with_all_others() {
+    let issuer = Issuer::start().await;
+    let auth = format!("jwt: [{{issuer: \"{}\"}}], required_scopes: [mcp]", issuer.url());
+    let gateway = Gateway::setup().auth(&auth).authorize("{match: exact, scopes: [\"tools:exact\"]}").start().await;
+    let of = |scope: &str| issuer.token(&here(&gateway), json!({"scope": scope}));
+    let mut client = gateway.client().token(&of("mcp")).open().await;
+    let call = json!({"name": "exact", "arguments": {}});
+    for answer in [
+        client.request("tools/call", call.clone()).await,
+        Modern::new(&gateway).token(&of("mcp")).open("tools/call", call.clone()).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::FORBIDDEN);
+        let metadata = pointer(&gateway);
+        let challenge =
+            format!(r#"Bearer realm="taskgate", error="insufficient_scope", {metadata}, scope="mcp tools:exact""#);
+        assert_eq!(answer.header("www-authenticate"), Some(challenge.as_str()));
+    }
+    client.set_token(&of("tools:exact mcp"));
+    assert!(client.result("tools/call", call).await.is_object());
+    let document = document(&gateway, "/.well-known/oauth-protected-resource/mcp").await.unwrap();
+    assert_eq!(document["scopes_supported"], json!(["mcp", "tools:exact"]));
 }
 
 async fn document(gateway: &Gateway, path: &str) -> Option<Value> {

@@ -222,3 +222,31 @@ fn age(headers: &HeaderMap) -> Duration {
     };
     values.flat_map(|value| value.split(',')).find_map(directive).unwrap_or(USUAL_AGE).clamp(LEAST_AGE, MOST_AGE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_say_how_long_keys_are_good_within_bounds() {
+        let of = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CACHE_CONTROL, http::HeaderValue::from_static(value));
+            age(&headers).as_secs()
+        };
+        assert_eq!(age(&HeaderMap::new()).as_secs(), 900);
+        for (value, seconds) in [
+            ("max-age=3600", 3600),
+            ("public, Max-Age=\"1200\", must-revalidate", 1200),
+            ("max-age=10", 300),
+            ("max-age=0", 300),
+            ("max-age=99999999", 86_400),
+            ("max-age=-1", 900),
+            ("s-maxage=3600", 900),
+            ("no-store", 900),
+            ("", 900),
+        ] {
+            assert_eq!(of(value), seconds, "{value}");
+        }
+    }
+}

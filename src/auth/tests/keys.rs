@@ -11,10 +11,12 @@ fn set(keys: &[Value]) -> Result<KeySet, Unusable> {
 }
 
 fn with(mut jwk: Value, changes: Value) -> Value {
-    for (name, value) in changes.as_object().unwrap() {
+    let Value::Object(changes) = changes else { panic!("{changes}") };
+    let members = jwk.as_object_mut().unwrap();
+    for (name, value) in changes {
         match value {
-            Value::Null => jwk.as_object_mut().unwrap().remove(name),
-            value => jwk.as_object_mut().unwrap().insert(name.clone(), value.clone()),
+            Value::Null => members.remove(&name),
+            value => members.insert(name, value),
         };
     }
     jwk

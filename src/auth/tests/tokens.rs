@@ -85,10 +85,12 @@ impl Stand {
 
 /// An object with members changed; `null` takes one away.
 fn with(mut object: Value, changes: Value) -> Value {
-    for (name, value) in changes.as_object().unwrap() {
+    let Value::Object(changes) = changes else { panic!("{changes}") };
+    let members = object.as_object_mut().unwrap();
+    for (name, value) in changes {
         match value {
-            Value::Null => object.as_object_mut().unwrap().remove(name),
-            value => object.as_object_mut().unwrap().insert(name.clone(), value.clone()),
+            Value::Null => members.remove(&name),
+            value => members.insert(name, value),
         };
     }
     object

@@ -1,7 +1,7 @@
 //! Who may call which tool: the rules of a route, compiled.
 
 use super::Builder;
-use crate::config::{raw, tree::Place};
+use crate::config::{raw, tree::Place, values};
 use crate::gateway::policy::Pattern;
 use crate::gateway::rules::{Expression, Rule};
 
@@ -21,7 +21,7 @@ impl Builder<'_> {
         let (allow_at, scopes_at) = (at.key("allow"), at.key("scopes"));
         let pattern = self.check(Pattern::parse(&raw.pattern), &at.key("match"));
         let allow = raw.allow.map(|allow| self.check(Expression::parse(&allow), &allow_at));
-        let scopes: Vec<Box<str>> = self.each(&raw.scopes, &scopes_at, scope);
+        let scopes = self.each(&raw.scopes, &scopes_at, values::scope).into_iter().map(Into::into).collect();
         if allow.is_none() && raw.scopes.is_empty() && !self.problems.is_broken(&allow_at) {
             self.problems.error(at, "needs `allow`, `scopes` or both");
         }
@@ -35,25 +35,11 @@ impl Builder<'_> {
     /// Says that scopes ask for nothing where nobody has a token.
     pub(super) fn warn_scopes(&mut self, routes: &[raw::Route], at: &Place<'_>) {
         for (index, route) in routes.iter().enumerate() {
-            for (number, rule) in route.authorize.iter().enumerate().filter(|(_, rule)| !rule.scopes.is_empty()) {
+            for (number, _) in route.authorize.iter().enumerate().filter(|(_, rule)| !rule.scopes.is_empty()) {
                 let at = at.item(index).key("authorize").item(number).key("scopes");
-                let patterns = &rule.pattern;
-                self.problems.warn(&at, format!("ask nothing of the callers of `{patterns}`: there is no `auth`"));
+                let message = "ask nothing of anybody: only tokens have scopes, and none are accepted";
+                self.problems.warn(&at, message);
             }
         }
-    }
-}
-
-/// A scope as it is written into a challenge (RFC 6749, 3.3).
-fn scope(text: &str) -> Result<Box<str>, String> {
-    const LONGEST: usize = 256;
-    let is_taken = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-    match text {
-        "" => Err("a scope must not be empty".to_owned()),
-        _ if text.len() > LONGEST => Err(format!("a scope has at most {LONGEST} bytes")),
-        _ if !text.bytes().all(is_taken) => {
-            Err("a scope has only visible ASCII characters, and neither spaces, `\"` nor `\\`".to_owned())
-        }
-        _ => Ok(text.into()),
     }
 }

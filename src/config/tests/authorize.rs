@@ -68,9 +68,9 @@ fn a_rule_that_could_never_be_decided_is_a_mistake() {
     one("[{alow: \"true\", scopes: [a]}]", "6:16: routes[0].authorize[0].alow: unknown key; did you mean `allow`?");
     one(
         "[{scopes: [\"a b\"]}]",
-        "6:25: routes[0].authorize[0].scopes[0]: a scope has only visible ASCII characters, and neither spaces, `\"` nor `\\`",
+        "6:25: routes[0].authorize[0].scopes[0]: a scope has 1 to 128 visible ASCII characters, no spaces, `\"` or `\\`; found \
+         `a b`",
     );
-    one("[{scopes: [\"\"]}]", "6:25: routes[0].authorize[0].scopes[0]: a scope must not be empty");
     one("{}", "6:14: routes[0].authorize: expected a list, found a mapping");
     let many = format!("[{}]", "{allow: 'true'}, ".repeat(101));
     one(&many, "6:14: routes[0].authorize: a route has at most 100 rules");
@@ -80,11 +80,13 @@ fn a_rule_that_could_never_be_decided_is_a_mistake() {
 fn scopes_that_nobody_is_asked_for_are_warned_of() {
     let text = upstream_with("  authorize: [{match: \"a_*\", scopes: [x]}, {allow: 'true'}]");
     let warnings: Vec<_> = settings(&text).warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        warnings,
-        ["6:38: routes[0].authorize[0].scopes: ask nothing of the callers of `a_*`: there is no `auth`"]
-    );
+    let warning = "scopes: ask nothing of anybody: only tokens have scopes, and none are accepted";
+    assert_eq!(warnings, [format!("6:38: routes[0].authorize[0].{warning}")]);
     let key = "0".repeat(64);
-    let text = format!("auth: {{api_keys: [{{sha256: {key}, subject: s}}]}}\n{text}");
-    assert_eq!(settings(&text).warnings, []);
+    let keys = format!("auth: {{api_keys: [{{sha256: {key}, subject: s}}]}}\n{text}");
+    assert_eq!(settings(&keys).warnings.len(), 1);
+    let tokens = format!(
+        "listen: {{public_url: https://mcp.example.com}}\nauth: {{jwt: [{{issuer: https://a, audiences: [x]}}]}}\n{text}"
+    );
+    assert_eq!(settings(&tokens).warnings, []);
 }

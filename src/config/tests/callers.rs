@@ -78,7 +78,7 @@ fn issuers_are_checked() {
         "auth.jwt[0].jwks_file: keys come from one place: `jwks_url` or `jwks_file`",
     );
     one(
-        "jwt: [{issuer: a, jwks_url: file:///k}]",
+        "jwt: [{issuer: a, jwks_url: \"ftp://a/k\"}]",
         "auth.jwt[0].jwks_url: a URL must start with `http://` or `https://`",
     );
     let algorithms = |list: &str, expected: &str| {

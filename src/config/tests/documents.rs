@@ -229,14 +229,19 @@ fn kind(schema: &Value) -> String {
 /// The prose has examples too.
 #[test]
 fn examples_in_the_documents_are_good() {
-    for document in ["docs/authorization.md", "docs/configuration.md"] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
-        let env = [("REPORTS_URL", "http://reports/mcp"), ("TASKGATE_REPORTS_KEY", "hush")];
+    for page in ["docs/authentication.md", "docs/authorization.md", "docs/configuration.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+        let env = [
+            ("REPORTS_URL", "http://reports/mcp"),
+            ("TASKGATE_REPORTS_KEY", "hush"),
+            ("TASKGATE_INTROSPECTION_SECRET", "hush"),
+        ];
         let examples: Vec<_> = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-        assert!(!examples.is_empty());
+        assert!(!examples.is_empty(), "{page}");
         for example in examples {
             let read: Result<Settings, _> = read_with(example, &env);
-            read.unwrap_or_else(|errors| panic!("{errors}\n{example}"));
+            let settings = read.unwrap_or_else(|errors| panic!("{errors}\n{example}"));
+            assert!(settings.warnings.is_empty(), "{:?}\n{example}", settings.warnings);
         }
     }
 }

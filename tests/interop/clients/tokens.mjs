@@ -201,3 +201,9 @@ await check('a server that is asked about tokens is down: nobody is let in, and 
   }
   await until(200, OPAQUE, fresh, RECOVERS)
 }, LONG)
+
+await check("the server behind no longer takes the gateway's token: another one is got, and the call is made", async () => {
+  await control('/rotate')
+  await control('/retire')
+  await until(200, ES256, await tokenFor(ES256), RECOVERS)
+}, LONG)

@@ -15,7 +15,8 @@ const { values } = parseArgs({
 })
 const own = `http://127.0.0.1:${values.port}`
 const target = new URL(values.target)
-const keys = createRemoteJWKSet(new URL('/jwks', values.issuer), { cooldownDuration: 0 })
+// Asked for each time, so that a key that is withdrawn counts no longer.
+const keys = createRemoteJWKSet(new URL('/jwks', values.issuer), { cooldownDuration: 0, cacheMaxAge: 0 })
 const agent = new Agent({ keepAlive: false, maxSockets: Infinity })
 
 /** What the bearer says, or why it does not count. */

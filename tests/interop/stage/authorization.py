@@ -5,7 +5,10 @@ the server gets no token, one of taskgate's own, or one that was exchanged for t
 """
 
 import json
+import os
 import re
+import stat
+import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,10 +28,13 @@ SDKS: dict[tuple[str, str], list[str | Path]] = {
     ("Python", "legacy"): [PYTHON, TESTS / "clients" / "authorized.py"],
     ("Python", "modern"): [MODERN_PYTHON, TESTS / "clients" / "authorized.py"],
 }
+ERAS = ("legacy", "modern")
+AT_ONCE = 12
 ROUTES = ("signed", "clients", "exchanged", "opaque")
 OPEN = ("signed", "opaque")  # routes before the server as it is
 RULES = [{"match": "large", "allow": "claims.role == 'admin'"}, {"match": "count", "scopes": ["mcp:write"]}]
 ITSELF = {"client_id": "taskgate", "client_secret": "secret-of-taskgate"}
+WITHDRAWN = "/clients/mcp: ERR_JWKS_NO_MATCHING_KEY"
 CLIENT_CREDENTIALS = "client_credentials"
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
@@ -54,7 +60,7 @@ def run_authorization(binary: Path, report: Report) -> None:
     try:
         with Programs(folder) as programs:
             stage = _start(programs, folder, binary)
-            _run_clients(stage, report)
+            _run_clients(stage, binary, report)
             _run_tokens(stage, report)
             _check_upstream(stage, report)
             judge(NAME, stage.record("clients"), stage.record("server"), report, refused=REFUSED)
@@ -119,20 +125,45 @@ def _route(stage: Stage, name: str, behind: str) -> dict[str, Any]:
     return route | ({"authorize": RULES} if name == "signed" else {})
 
 
-def _run_clients(stage: Stage, report: Report) -> None:
-    """The SDKs' own OAuth clients, from the refusal to a task, on every route at the same time."""
+def _run_clients(stage: Stage, binary: Path, report: Report) -> None:
+    """The SDKs' own OAuth clients and taskgate's, from the refusal to a task, on every route at the same time."""
     browser = write_browser(stage.folder)
 
-    def run(client: tuple[str, str, str]) -> None:
-        route, name, era = client
+    def run_sdk(route: str, name: str, era: str) -> None:
         command = [*SDKS[name, era], "--era", era, "--tools", "ts", "--label", f"{route}-{name}-{era}",
                    "--url", f"{stage.public}/{route}/mcp", "--direct", f"{stage.server}/mcp"]
         run_lines(f"{NAME}, {route}, {name} SDK, {era}", command + (["--rules"] if route == "signed" else []), CLIENT_LIMIT,
                   report, BROWSER=str(browser), ACCOUNT="alice")
 
-    clients = [(route, *sdk) for route in ROUTES for sdk in SDKS]
-    with ThreadPoolExecutor(len(clients)) as pool:
-        list(pool.map(run, clients))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(run_sdk, route, *sdk) for route in ROUTES for sdk in SDKS]
+        running += [pool.submit(_run_login, stage, binary, browser, route, era, report) for route in ROUTES for era in ERAS]
+    for done in running:
+        done.result()
+
+
+def _run_login(stage: Stage, binary: Path, browser: Path, route: str, era: str, report: Report) -> None:
+    """`taskgate call --login`: with the browser, then with what was kept, then, where a tool asks for more, with both."""
+    tokens = stage.folder / "tokens" / f"{route}-{era}.json"
+    tokens.unlink(missing_ok=True)
+    steps, count = ("steps", {"steps": 4, "seconds": 1.2}), ("count", {"label": f"{route}-login-{era}"})
+
+    def call(claim: str, tool: tuple[str, dict[str, Any]], more: list[str], expected: str, browser: Path | str) -> None:
+        command = [binary, "call", f"{stage.public}/{route}/mcp", tool[0], "--arguments", json.dumps(tool[1]), "--era", era,
+                   "--login", "--token-file", tokens, *more]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=CLIENT_LIMIT,
+                              stdin=subprocess.DEVNULL, env={**os.environ, "BROWSER": str(browser), "ACCOUNT": "alice"})
+        good = done.returncode == 0 and json.loads(done.stdout)["content"][0].get("text") == expected
+        report.add(f"{NAME}, {route}, taskgate call --login, {era}", claim, "passed" if good else "failed",
+                   "" if good else f"exit code {done.returncode}: {done.stdout[-300:]} {done.stderr[-500:]}")
+
+    call("from the refusal to the result of a task", steps, ["--task"], "4 steps done", browser)
+    call("the tokens that were kept are good, without a browser", steps, ["--task"], "4 steps done", "/nowhere/browser")
+    if route == "signed":
+        call("a call that needs more scopes: the browser again, and then it runs, once", count, [], "1", browser)
+    mode = stat.S_IMODE(tokens.stat().st_mode) if tokens.exists() else 0
+    report.add(f"{NAME}, {route}, taskgate call --login, {era}", "the file of tokens is its owner's alone",
+               "passed" if mode == 0o600 else "failed", "" if mode == 0o600 else f"mode {mode:o}")
 
 
 def _run_tokens(stage: Stage, report: Report) -> None:
@@ -156,8 +187,9 @@ def _check_upstream(stage: Stage, report: Report) -> None:
           [f"{token[:12]}..." for token in callers if token in record] or ([] if callers else ["there were none"]))
     check("to the server: its own tokens, so that one would have been found",
           [] if any(token in record for token in own) else ["none"])
-    check("to the server: no message is refused there",
-          [f"{entry['url']}: {entry['claims']['why']}" for entry in seen if "why" in entry["claims"]])
+    refused = [f"{entry['url']}: {entry['claims']['why']}" for entry in seen if "why" in entry["claims"]]
+    check("to the server: it refused one message, when the key of taskgate's token was withdrawn",
+          [] if refused == [WITHDRAWN] else [str(refused)])
     check("to the open server: no token at all",
           [str(entry["rawHeaders"]) for entry in seen if entry["url"] == "/open/mcp" and _has_token(entry)])
     check("client credentials: the token is taskgate's own",
@@ -167,7 +199,7 @@ def _check_upstream(stage: Stage, report: Report) -> None:
           + [str(entry["claims"]) for entry in seen if entry["url"] == "/exchanged/mcp" and entry["claims"].get("act") != {"sub": "taskgate"}])
     asked = [entry for entry in journal if entry["client"] == ITSELF["client_id"]]
     credentials = sum(entry["grant"] == CLIENT_CREDENTIALS for entry in asked)
-    check("client credentials: one token for all", [] if credentials == 1 else [f"asked for {credentials} times"])
+    check("client credentials: one token for all, and one after that", [] if credentials == 2 else [f"asked for {credentials} times"])
     exchanged = sum(entry["grant"] == EXCHANGE for entry in asked)
     subjects = sum(entry.get("resource", "").endswith("/exchanged/mcp") for entry in journal if entry["client"] != ITSELF["client_id"])
     check(f"exchange: once for each of {subjects} tokens of callers",

@@ -1,6 +1,7 @@
 //! The gateway and its fixture as processes of their own: for signals, exit codes, open files and memory.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use rustix::process::Signal;
@@ -37,9 +38,19 @@ impl Binary {
         let file = tempfile::NamedTempFile::new().unwrap();
         let yaml = format!("listen: {{address: \"{address}\"}}\nadmin: {{address: \"{admin}\"}}\n{sections}");
         std::fs::write(file.path(), yaml).unwrap();
+        Self::start_with(&["--log-level", "info"], file.path(), address, admin).await
+    }
+
+    /// Starts it with these arguments before `serve`, and a whole file but for the two addresses, and waits until it serves.
+    pub(crate) async fn start_on(arguments: &[&str], file: &Path) -> Self {
+        Self::start_with(arguments, file, free(), free()).await
+    }
+
+    async fn start_with(arguments: &[&str], file: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_taskgate"))
-            .args(["--log-level", "info", "serve", "--config"])
-            .arg(file.path())
+            .args(arguments)
+            .args(["serve", "--listen", &address.to_string(), "--admin", &admin.to_string(), "--config"])
+            .arg(file)
             // Memory that the allocator keeps for each thread is not the program's.
             .env("MALLOC_ARENA_MAX", "1")
             .stderr(Stdio::piped())
@@ -68,6 +79,11 @@ impl Binary {
             Ok(found) => self.passed += found + 1,
             Err(_) => panic!("it ended without saying `{wanted}`: {:#?}", *self.log.borrow()),
         }
+    }
+
+    /// Everything that it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.borrow().join("\n")
     }
 
     /// Waits until it exits.
