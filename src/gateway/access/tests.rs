@@ -65,6 +65,7 @@ impl Fixture {
             headers: HeaderMap::new(),
             credentials: None,
             tls: None,
+            credentials: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -77,6 +78,8 @@ impl Fixture {
             rules: Rules::new(rules),
             schemas: Schemas::default(),
             native: false,
+            subjects: None,
+            passes_authorization: false,
             sessions: SessionPolicy::Pooled,
             subjects: None,
             passes_authorization: false,
