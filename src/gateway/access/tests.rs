@@ -65,6 +65,7 @@ impl Fixture {
             headers: HeaderMap::new(),
             credentials: None,
             tls: None,
+            credentials: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -80,6 +81,8 @@ impl Fixture {
             subjects: None,
             passes_authorization: false,
             sessions: SessionPolicy::Pooled,
+            subjects: None,
+            passes_authorization: false,
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
         };
@@ -117,6 +120,7 @@ impl Fixture {
         Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(caller),
+            subject: None,
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
