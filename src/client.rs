@@ -32,6 +32,7 @@ use crate::upstream::http::Http;
 use crate::upstream::messages::Messages;
 use crate::upstream::{Kind, Opened, Outgoing, Reply, SessionKey, Upstream};
 
+pub use crate::upstream::credentials::Credentials;
 pub use crate::upstream::http::Config;
 pub use error::{Error, ServerError};
 pub use incoming::{Event, Progress, Question};

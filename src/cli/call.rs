@@ -343,10 +343,27 @@ mod tests {
             &[url, "echo", "--timeout", "soon"],
             &[url, "echo", "--era", "new"],
             &[url, "echo", "--header", "no colon"],
+            &[url, "echo", "--client-id", "x"],
+            &[url, "echo", "--login", "--client-secret-file", "x"],
             &[url, "echo", "--header", "a b: c"],
         ] {
             assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_login_that_can_not_be_is_usage() {
+        let server = Server::start_on_loopback(Options::default()).await.unwrap();
+        let never = std::future::pending;
+        for (words, why) in [
+            (&["echo", "--login", "--header", "authorization: x"][..], "exclude each other"),
+            (&["echo", "--login", "--client-metadata-url", "http://c.example/m"], "must be https"),
+            (&["echo", "--login", "--client-id", "x", "--client-secret-file", "/nowhere"], "/nowhere"),
+        ] {
+            let Ended::Unusable(what) = made(&server, words, &[], never()).await else { panic!("{words:?}") };
+            assert!(what.contains(why), "{what}");
+        }
+        assert_eq!(server.stats().sessions_opened, 0);
     }
 
     #[tokio::test]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use clap::Args;
 use http::header::AUTHORIZATION;
 
+use crate::client::Credentials;
 use crate::client::login::{Login, Options};
 use crate::oauth::secret::Secret;
-use crate::upstream::credentials::Credentials;
 
 use super::call::CallArgs;
 use super::screen::{harmless, write};

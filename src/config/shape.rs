@@ -186,7 +186,7 @@ fn has_type(schema: &Value, wanted: &str) -> bool {
 fn fits(node: &Node, schema: &Value) -> bool {
     match &node.kind {
         _ if node.is_null() => has_type(schema, "null"),
-        Kind::Scalar { .. } => has_type(schema, "string"),
+        Kind::Scalar { .. } => has_type(schema, "string") || has_type(schema, "boolean"),
         Kind::List(_) => has_type(schema, "array"),
         Kind::Map(_) => has_type(schema, "object"),
     }
@@ -216,9 +216,16 @@ fn number(text: &str, schema: &Value) -> Result<Value, String> {
     }
 }
 
+/// Whether one of the alternatives is `true` or `false`.
+fn is_switch(schema: &Value) -> bool {
+    let alternatives = schema.get("anyOf").and_then(Value::as_array);
+    alternatives.is_some_and(|all| all.iter().any(|schema| has_type(schema, "boolean")))
+}
+
 fn expected(schema: &Value) -> String {
     let example = schema.pointer("/examples/0").and_then(Value::as_str);
     match example {
+        _ if is_switch(schema) => "`true`, `false` or a mapping of keys to values".to_owned(),
         _ if schema.get("anyOf").is_some() => "a text or `{file: PATH}`".to_owned(),
         _ if has_type(schema, "object") => "a mapping of keys to values".to_owned(),
         _ if has_type(schema, "array") => "a list".to_owned(),

@@ -23,7 +23,7 @@ use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
 use crate::task::{Answer, Owner, TaskId};
 use crate::upstream::messages::Messages;
-use crate::upstream::{Error, Reply};
+use crate::upstream::{Denied, Error, Reply};
 
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
@@ -89,6 +89,8 @@ pub(super) enum End {
     Answered(Bytes),
     /// The upstream refused with an HTTP error status and this JSON-RPC error.
     Refused { status: StatusCode, error: Box<str> },
+    /// The upstream did not take what the client itself showed it; it ran nothing.
+    Denied(Box<Denied>),
     /// The upstream does not know the session; it ran nothing.
     SessionGone,
     /// It failed.
@@ -434,6 +436,7 @@ fn outcome_of(end: &End) -> UpstreamOutcome {
     match end {
         End::Answered(_) => UpstreamOutcome::Answered,
         End::Refused { .. } => UpstreamOutcome::Refused,
+        End::Denied(_) => UpstreamOutcome::Protocol,
         End::SessionGone => UpstreamOutcome::SessionGone,
         End::Fault(fault) => upstream_outcome(*fault),
     }

@@ -220,6 +220,7 @@ impl End {
     fn stops_because(&self) -> Option<&'static str> {
         match self {
             Self::Call(exchange::End::Answered(_) | exchange::End::Refused { .. }) => None,
+            Self::Call(exchange::End::Denied(_)) => Some(Fault::UpstreamProtocol.reason()),
             Self::Call(exchange::End::SessionGone) => Some(Fault::UpstreamUnreachable.reason()),
             Self::Call(exchange::End::Fault(fault)) | Self::Fault(fault) => Some(fault.reason()),
             Self::Over => Some("the task was cancelled"),
@@ -311,6 +312,8 @@ impl Record {
         let finish = match end {
             End::Call(exchange::End::Answered(message)) => finish_of(&message),
             End::Call(exchange::End::Refused { error, .. }) => errored(&error),
+            // Who waits for a task hears of it as of any other failure.
+            End::Call(exchange::End::Denied(_)) => failed(Fault::UpstreamProtocol),
             End::Call(exchange::End::SessionGone) => failed(Fault::UpstreamUnreachable),
             End::Call(exchange::End::Fault(fault)) | End::Fault(fault) => failed(fault),
             End::Over => return,

@@ -21,11 +21,31 @@ use taskgate::gateway::rules::{Expression, Rule, Rules};
 use taskgate::jsonrpc::{self, Id, Message, Object, Outcome};
 use taskgate::mcp::envelope::Envelope;
 use taskgate::mcp::mirror;
+use taskgate::oauth::{authorization, challenge};
 use taskgate::seal::{Purpose, Sealer};
 use taskgate::sse::{self, Event, Framer};
 use taskgate::tenant::{Caller, Principal};
 
 pub(crate) use machine::machine;
+
+/// What servers say about credentials, to clients: not more is read than may be, and names are names.
+fn answers_of_authorization(data: &[u8]) {
+    if let Ok(field) = HeaderValue::from_bytes(data) {
+        let read = challenge::read(&[field.clone(), field]);
+        assert!(read.len() <= 32);
+        assert!(
+            read.iter().all(|one| !one.scheme.is_empty() && !one.scheme.bytes().any(|byte| byte.is_ascii_uppercase()))
+        );
+    }
+    if let Ok(query) = std::str::from_utf8(data) {
+        // An answer that says nothing of a state belongs to nobody.
+        let state = "state".into();
+        let expected = authorization::Expected { state: &state, issuer: "https://a.example", names_itself: true };
+        let code = authorization::Response::read(query).and_then(|answer| answer.code(&expected));
+        let shortest = "state=state&iss=https://a.example&code=c".len();
+        assert!(code.is_err() || query.len() >= shortest, "an answer that does not say all that it must");
+    }
+}
 
 /// The envelope: what is read is JSON, says what serde_json reads in it, and is read back as it was written.
 pub(crate) fn jsonrpc(data: &[u8]) {
@@ -174,6 +194,7 @@ fn frames(data: &[u8], size: usize, limit: usize) -> (Vec<Bytes>, bool) {
 
 /// Header fields: values in their encoding, lists of them, names that decide, and what goes on to a server.
 pub(crate) fn headers(data: &[u8]) {
+    answers_of_authorization(data);
     if let Ok(text) = std::str::from_utf8(data) {
         let encoded = mirror::encode(text);
         assert!(HeaderValue::from_str(&encoded).is_ok(), "an encoded value that is no field's");

@@ -15,7 +15,7 @@ use taskgate::oauth::secret::Secret;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
-use crate::support::authorization::{Authority, browse};
+use crate::support::authorization::{AuthServer, browse};
 use crate::support::{Value, json, within};
 
 /// A user, with a folder for their tokens, who agrees to everything.
@@ -60,6 +60,7 @@ impl User {
             url: url.parse().unwrap(),
             headers: HeaderMap::new(),
             credentials: Some(Arc::new(self.login(url).unwrap())),
+            tls: None,
             connect_timeout: Duration::from_secs(10),
             max_message: 1 << 24,
         };
@@ -87,13 +88,13 @@ impl User {
     }
 }
 
-async fn authority() -> Authority {
-    Authority::start(server::Options { era: server::Era::Modern, ..server::Options::default() }).await
+async fn authority() -> AuthServer {
+    AuthServer::start(server::Options { era: server::Era::Modern, ..server::Options::default() }).await
 }
 
 /// Has the call fail, for this reason, before a code is redeemed.
 #[track_caller]
-fn fails(authority: Authority, user: User, why: &'static str) -> impl Future<Output = ()> {
+fn fails(authority: AuthServer, user: User, why: &'static str) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let failed = user.call(&authority.mcp()).await;
@@ -106,7 +107,7 @@ fn fails(authority: Authority, user: User, why: &'static str) -> impl Future<Out
 #[tokio::test]
 async fn the_whole_way_in_both_eras() {
     for era in [server::Era::Legacy, server::Era::Modern] {
-        let authority = Authority::start(server::Options { era, ..server::Options::default() }).await;
+        let authority = AuthServer::start(server::Options { era, ..server::Options::default() }).await;
         let user = User::new();
         assert_eq!(user.call(&authority.mcp()).await.unwrap(), "hello");
         let mut paths = authority.paths();

@@ -13,17 +13,17 @@ use taskgate::upstream::credentials::{Config, Credentials, Exchanged, Own};
 use taskgate::upstream::http::{self as transport, Http};
 use taskgate::upstream::{Error, Kind, Outgoing, Reply, Upstream};
 
-use crate::support::authorization::Authority;
-use crate::support::{Gateway, Setup, Value, json, text_of, within};
+use crate::support::authorization::AuthServer;
+use crate::support::{Gateway, Issuer, Modern, Setup, Value, json, text_of, within};
 
 const ERAS: [Era; 2] = [Era::Legacy, Era::Modern];
 
-async fn authority(era: Era) -> Authority {
-    Authority::start(Options { era, ..Options::default() }).await
+async fn authority(era: Era) -> AuthServer {
+    AuthServer::start(Options { era, ..Options::default() }).await
 }
 
 /// A gateway in front of it that has client credentials there.
-fn with_own(authority: &Authority) -> Setup {
+fn with_own(authority: &AuthServer) -> Setup {
     let oauth = format!(
         "oauth: {{token_url: \"{}/token\", client_id: gate, client_secret: pass word, scope: tools}}",
         authority.url()
@@ -32,7 +32,7 @@ fn with_own(authority: &Authority) -> Setup {
 }
 
 /// A gateway in front of it that passes on what callers show.
-fn passing(authority: &Authority) -> Setup {
+fn passing(authority: &AuthServer) -> Setup {
     Gateway::setup().in_front_of(&authority.mcp()).upstream("pass_authorization: true")
 }
 
@@ -172,9 +172,14 @@ async fn a_refusal_of_what_the_caller_showed_is_theirs_to_hear() {
         let client = gateway.client().token(&authority.token("tools")).open().await;
         authority.change(|ways| ways.refused = vec![("tools/call", 403)]);
         let (status, challenge, _) = asked(&client, "tools/call").await;
-        if era == Era::Legacy {
-            assert_eq!((status, challenge.as_deref()), (StatusCode::FORBIDDEN, Some("Bearer realm=\"theirs\"")));
-        }
+        assert_eq!((status, challenge.as_deref()), (StatusCode::FORBIDDEN, Some("Bearer realm=\"theirs\"")), "{era:?}");
+        let modern = Modern::new(&gateway).token(&authority.token("tools"));
+        let answer = modern.open("tools/call", json!({"name": "echo", "arguments": {}})).await;
+        assert_eq!(
+            (answer.status, answer.header("www-authenticate")),
+            (StatusCode::FORBIDDEN, Some("Bearer realm=\"theirs\"")),
+            "{era:?}"
+        );
         // A task has been announced by then: it fails, and its outcome is an answer like any other.
         let task = client.start("echo", json!({"text": "x"})).await;
         let outcome = client.outcome(&task).await;
@@ -189,17 +194,18 @@ async fn a_refusal_of_what_the_caller_showed_is_theirs_to_hear() {
 }
 
 /// The server alone, as a route addresses it.
-fn server(authority: &Authority, credentials: Arc<dyn Credentials>) -> Http {
+fn server(authority: &AuthServer, credentials: Arc<dyn Credentials>) -> Http {
     Http::new(transport::Config {
         url: authority.mcp().parse().unwrap(),
         headers: HeaderMap::new(),
         credentials: Some(credentials),
+        tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 20,
     })
 }
 
-fn config(authority: &Authority) -> Config {
+fn config(authority: &AuthServer) -> Config {
     Config {
         token_url: format!("{}/token", authority.url()).parse().unwrap(),
         client: OAuthClient { id: "gate".to_owned(), secret: Some("secret".into()), method: Method::Basic },
@@ -280,4 +286,91 @@ async fn callers_tokens_are_exchanged_each_for_one_of_its_own() {
     let nobody = pinged(&server, &of_ann.clone().on_behalf_of(None)).await;
     assert!(matches!(nobody, Err(Error::Credentials(_))), "{:?}", nobody.err());
     assert_eq!(authority.shown("ping").len(), 4);
+}
+
+/// A gateway in front of it that exchanges the tokens of an issuer's callers.
+fn exchanging(authority: &AuthServer, issuer: &Issuer) -> Setup {
+    let oauth = format!(
+        "oauth: {{token_url: \"{}/token\", client_id: gate, client_secret: secret, scope: tools, exchange: true}}",
+        authority.url()
+    );
+    let auth = format!("jwt: [{{issuer: \"{}\"}}]", issuer.url());
+    Gateway::setup().in_front_of(&authority.mcp()).upstream(&oauth).auth(&auth).callers(&["acme/bot"])
+}
+
+/// What was exchanged, in its order.
+fn exchanged(authority: &AuthServer) -> Vec<String> {
+    authority.asked("/token").iter().map(|asked| asked.field("subject_token").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn each_callers_messages_carry_a_token_of_theirs() {
+    for era in ERAS {
+        let (authority, issuer) = (authority(era).await, Issuer::start().await);
+        let gateway = exchanging(&authority, &issuer).tasks("defer: 0s").start().await;
+        let here = format!("http://{}/mcp", gateway.address);
+        let of = |subject: &str, number: u32| issuer.token(&here, json!({"sub": subject, "jti": number.to_string()}));
+        let (ann, bob) = (of("ann", 1), of("bob", 1));
+        let client = gateway.client().token(&ann).open().await;
+        assert_eq!(text_of(&client.call("echo", json!({"text": "a"})).await), "a");
+        let task = client.start("echo", json!({"text": "b"})).await;
+        assert_eq!(text_of(&client.outcome(&task).await), "b");
+        let before = authority.asked("/mcp").len();
+        assert_eq!(exchanged(&authority), [ann.as_str()], "{era:?}");
+        let modern = Modern::new(&gateway).with_tasks().token(&bob);
+        let task = modern.start("echo", json!({"text": "c"})).await;
+        modern.until(&task, "completed").await;
+        assert_eq!(exchanged(&authority), [ann.as_str(), &bob], "{era:?}");
+        let shown: Vec<_> = authority.asked("/mcp").iter().map(|request| request.authorization().to_owned()).collect();
+        let (of_ann, of_bob) = shown.split_at(before);
+        assert!(of_ann.iter().all(|shown| shown == "Bearer access-1"), "{era:?} {of_ann:?}");
+        // What is the same for everybody may be asked on behalf of either.
+        assert!(of_bob.iter().any(|shown| shown == "Bearer access-3"), "{era:?} {of_bob:?}");
+        assert!(!shown.iter().any(|shown| shown.contains(&ann) || shown.contains(&bob)), "{era:?}");
+        // A key of the gateway's own means nothing elsewhere.
+        let calls = authority.asked("/mcp").len();
+        let (_, answer) = gateway.client().caller("bot").initialize().await;
+        assert_eq!(answer.response().await["error"]["data"]["reason"], "upstream_unreachable");
+        assert_eq!(authority.asked("/mcp").len(), calls, "{era:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_on_goes_on_with_the_newest_token() {
+    let (authority, issuer) = (authority(Era::Legacy).await, Issuer::start().await);
+    let gateway = exchanging(&authority, &issuer).start().await;
+    let here = format!("http://{}/mcp", gateway.address);
+    let of = |number: u32| issuer.token(&here, json!({"jti": number.to_string()}));
+    let (first, second) = (of(1), of(2));
+    let mut client = gateway.client().token(&first).open().await;
+    let task = client.start("hold", json!({})).await;
+    within(authority.server().until(|stats| stats.tool("hold").started == 1)).await;
+    client.set_token(&second);
+    assert_eq!(client.task(&task).await["status"], "working");
+    // The first one is worth nothing any more, and neither is what it was exchanged for.
+    client.cancel(&task).await;
+    authority.until_called("notifications/cancelled", 1).await;
+    client.delete().await;
+    authority.until_called("DELETE", 1).await;
+    assert_eq!(exchanged(&authority), [first, second]);
+    assert_eq!(authority.shown("tools/call"), ["Bearer access-1"]);
+    assert_eq!(authority.shown("notifications/cancelled"), ["Bearer access-3"]);
+    assert_eq!(authority.shown("DELETE"), ["Bearer access-3"]);
+}
+
+#[tokio::test]
+async fn a_task_whose_caller_has_no_good_token_any_more_fails_in_words() {
+    let (authority, issuer) = (authority(Era::Legacy).await, Issuer::start().await);
+    // What comes of an exchange ends at once.
+    authority.change(|ways| ways.tokens = json!({"expires_in": 0}));
+    let gateway = exchanging(&authority, &issuer).start().await;
+    let here = format!("http://{}/mcp", gateway.address);
+    let client = gateway.client().token(&issuer.token(&here, json!({}))).open().await;
+    authority.change(|ways| ways.token = Some((400, json!({"error": "invalid_grant", "error_description": "hush"}))));
+    let task = client.start("echo", json!({"text": "x"})).await;
+    let failed = client.until(&task, "failed").await;
+    assert!(failed["statusMessage"].as_str().unwrap().contains("no credentials that are good"), "{failed}");
+    let outcome = client.outcome(&task).await;
+    assert_eq!(outcome["error"]["data"]["reason"], "upstream_unreachable", "{outcome}");
+    assert!(!outcome.to_string().contains("hush"), "{outcome}");
 }

@@ -139,7 +139,8 @@ pub(crate) struct OAuth {
     /// The resource asked for (RFC 8707). Without the key the server's URL; an empty text asks for none, for token endpoints
     /// that know no such parameter.
     pub(crate) resource: Option<String>,
-    /// A token for each caller, in exchange for theirs (RFC 8693), instead of one for all: `true`, or the name of the service.
+    /// A token for each caller, in exchange for theirs (RFC 8693), instead of one for all: `true`, or
+    /// `{audience: NAME}` for one that is for that service.
     /// Needs `auth.jwt` or `auth.introspection`; callers with API keys can't use the route.
     pub(crate) exchange: Option<Exchange>,
 }

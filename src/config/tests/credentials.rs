@@ -88,4 +88,13 @@ fn a_token_is_for_the_server_unless_said_otherwise() {
     let passed = settings(&upstream_with("    pass_authorization: true\n    sessions: pinned\n"));
     assert!(passed.warnings.is_empty(), "{:?}", passed.warnings);
     assert!(describe(&passed).contains("the caller's own Authorization"));
+    let exchange = |what: &str| {
+        let auth = "auth: {jwt: [{issuer: https://as.example, audiences: [https://g.example/mcp]}]}\n";
+        let text = format!("{auth}{}", upstream_with(&format!("{OAUTH}, exchange: {what}}}\n")));
+        match settings(&text).routes.into_iter().next().unwrap().upstream.credentials {
+            UpstreamCredentials::Exchanged(config) => config.audience,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((exchange("true"), exchange("{audience: reports}")), (None, Some("reports".to_owned())));
 }

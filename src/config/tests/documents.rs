@@ -205,6 +205,7 @@ fn kind(schema: &Value) -> String {
         (Some("Defer"), _) => "duration or `never`",
         (Some("Size"), _) => "size",
         (Some("Rate"), _) => "rate",
+        (Some("Exchange"), _) => "`true`, `false`, section",
         (_, Some("object")) => "section",
         (_, Some("integer")) => "number",
         (_, Some("boolean")) => "`true`, `false`",

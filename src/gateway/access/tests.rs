@@ -63,7 +63,9 @@ impl Fixture {
         let http = Config {
             url: upstream.url().parse().unwrap(),
             headers: HeaderMap::new(),
+            credentials: None,
             tls: None,
+            credentials: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -76,7 +78,11 @@ impl Fixture {
             rules: Rules::new(rules),
             schemas: Schemas::default(),
             native: false,
+            subjects: None,
+            passes_authorization: false,
             sessions: SessionPolicy::Pooled,
+            subjects: None,
+            passes_authorization: false,
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
         };
@@ -114,6 +120,7 @@ impl Fixture {
         Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(caller),
+            subject: None,
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,

@@ -37,7 +37,7 @@ fn error_of(end: &End) -> Option<Box<str>> {
             Ok(Message::Response { outcome: Outcome::Error(error), .. }) => Some(error.get().into()),
             _ => None,
         },
-        End::SessionGone | End::Fault(_) => None,
+        End::SessionGone | End::Denied(_) | End::Fault(_) => None,
     }
 }
 
@@ -55,6 +55,7 @@ impl Projection {
                 _ => Err(Fault::UpstreamProtocol.into()),
             },
             End::SessionGone => Err(Kind::NoSession),
+            End::Denied(denied) => Err(Kind::Denied(denied)),
             End::Fault(fault) => Err(fault.into()),
             End::Refused { .. } => Err(Fault::UpstreamProtocol.into()),
         }

@@ -101,6 +101,7 @@ fn not_sent(error: Option<Error>) -> End {
     match error {
         Some(Error::Refused { status, error }) => End::Refused { status, error },
         Some(Error::SessionGone) => End::SessionGone,
+        Some(Error::Denied(denied)) if denied.is_for_client => End::Denied(denied),
         Some(error) => End::Fault(Fault::from(&error)),
         None => End::Fault(Fault::OutcomeUnknown),
     }

@@ -91,7 +91,7 @@ struct Code {
 }
 
 /// Both servers. They stop when this is dropped.
-pub(crate) struct Authority {
+pub(crate) struct AuthServer {
     address: SocketAddr,
     shared: Arc<Shared>,
     jobs: Jobs,
@@ -115,7 +115,7 @@ impl Shared {
 const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 const SERVER: &str = "/.well-known/oauth-authorization-server";
 
-impl Authority {
+impl AuthServer {
     /// Ones that do everything right, in front of a demo server.
     pub(crate) async fn start(options: Options) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -257,7 +257,7 @@ impl Authority {
     }
 }
 
-impl Drop for Authority {
+impl Drop for AuthServer {
     fn drop(&mut self) {
         self.jobs.stopping().cancel();
     }

@@ -42,6 +42,7 @@ impl Talk<'_> {
                 self.failed(status, &error)
             }
             End::SessionGone => self.session_gone(),
+            End::Denied(denied) => Step::Answer(Err(Kind::Denied(denied))),
             End::Fault(fault) => Step::Answer(Err(fault.into())),
         }
     }
