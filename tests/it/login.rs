@@ -60,6 +60,7 @@ impl User {
             url: url.parse().unwrap(),
             headers: HeaderMap::new(),
             credentials: Some(Arc::new(self.login(url).unwrap())),
+            tls: None,
             connect_timeout: Duration::from_secs(10),
             max_message: 1 << 24,
         };

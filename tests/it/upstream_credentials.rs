@@ -199,6 +199,7 @@ fn server(authority: &AuthServer, credentials: Arc<dyn Credentials>) -> Http {
         url: authority.mcp().parse().unwrap(),
         headers: HeaderMap::new(),
         credentials: Some(credentials),
+        tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 20,
     })
