@@ -4,6 +4,7 @@
 //! (`initialize`, `tools/list`), or a plain pass-through.
 
 pub mod call;
+mod counted;
 pub mod deliver;
 pub mod policy;
 pub mod rejection;
@@ -34,6 +35,8 @@ mod subscriptions;
 mod tasks;
 mod tools;
 
+pub use counted::reject_reason;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::pending;
@@ -53,11 +56,10 @@ use crate::clock::Clock;
 use crate::jobs::Jobs;
 use crate::jsonrpc::{Defect, Id, Message};
 use crate::mcp::method::Method;
-use crate::metrics::label::{EndReason, RejectReason, TaskStatus, UpstreamOutcome};
 use crate::metrics::{Asked, Metrics, RouteMetrics};
 use crate::seal::Sealer;
 use crate::task::{
-    ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Status, Store, Task, TaskId, Transition,
+    ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Store, Task, TaskId, Transition,
 };
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{Lookups, Rates, RetryAfter};
@@ -66,6 +68,7 @@ use crate::tenant::{Caller, Principal};
 use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
+use counted::observe;
 use deliver::Deliveries;
 use forward::Manner;
 use front::Parking;
@@ -73,7 +76,7 @@ use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
 use pool::{Pool, Pooled};
-use rejection::{Fault, Kind, Rejection};
+use rejection::{Kind, Rejection};
 use session::{Session, Sessions};
 use subscriptions::Subscriptions;
 
@@ -522,91 +525,4 @@ fn owner(principal: &Principal, route: &Route) -> Owner {
 
 fn over(reason: &'static str) -> impl Fn(RetryAfter) -> Kind {
     move |RetryAfter(retry_after)| Kind::Rate { reason, retry_after }
-}
-
-/// Counts a change of a task and tells clients of it.
-fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'_>) {
-    let Transition { task, from, to, reason } = *transition;
-    let label = |status: Status| match status {
-        Status::Working => TaskStatus::Working,
-        Status::InputRequired => TaskStatus::InputRequired,
-        Status::Completed => TaskStatus::Completed,
-        Status::Failed => TaskStatus::Failed,
-        Status::Cancelled => TaskStatus::Cancelled,
-    };
-    let route = metrics.route(&task.owner.route);
-    match (from, to) {
-        (None, Some(_)) if task.state == State::Queued => route.task_created(TaskStatus::Queued),
-        (None, Some(to)) => route.task_created(label(to)),
-        _ => route.task_moved(from.map(label), to.map(label)),
-    }
-    let Some(to) = to else { return };
-    if task.state.is_ended() {
-        metrics.task_ended(label(to), end_reason(reason).unwrap_or(EndReason::UpstreamError));
-        route.task_took(task.updated_at.since(task.created_at));
-    }
-    if from.is_some() {
-        deliveries.notify_status(task);
-    }
-}
-
-/// The label for the ledger's word.
-fn end_reason(reason: &str) -> Option<EndReason> {
-    EndReason::ALL.iter().find(|end| end.as_str() == reason).copied()
-}
-
-/// How a fault counts among the messages to the upstream.
-fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
-    match fault {
-        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
-        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
-    }
-}
-
-/// Why a rejection counts as turned away; `None` for what is nobody's refusal.
-#[must_use]
-pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
-    match kind {
-        Kind::Malformed(_) => Some(RejectReason::Message),
-        Kind::Unusable(_) => Some(RejectReason::Header),
-        Kind::NoSession => Some(RejectReason::Session),
-        Kind::Envelope(_) | Kind::MissingCapability { .. } => Some(RejectReason::Message),
-        Kind::HeaderMismatch(_) | Kind::Version(_) => Some(RejectReason::Header),
-        Kind::NotServed(_) | Kind::NoMethod | Kind::UnknownTool(_) => Some(RejectReason::Tool),
-        Kind::NoTask(_) => Some(RejectReason::Task),
-        Kind::Scopes(_) => Some(RejectReason::Scopes),
-        Kind::Params(_) | Kind::Response(_) | Kind::Cancelled(_) => Some(RejectReason::Params),
-        Kind::Quota { reason, .. } | Kind::Rate { reason, .. } => {
-            RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
-        }
-        Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::OtherEra | Kind::Denied(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_end_is_counted_under_its_own_word() {
-        let faults = [
-            Fault::UpstreamUnreachable,
-            Fault::Credentials,
-            Fault::UpstreamProtocol,
-            Fault::UpstreamTooLarge,
-            Fault::OutcomeUnknown,
-            Fault::Deadline { started: true },
-            Fault::InputTimeout,
-            Fault::Shutdown,
-            Fault::Store,
-        ];
-        let returned = |is_error| Finish::returned(is_error, "{}".into(), None).reason;
-        let ends = [returned(false), returned(true), Finish::cancelled(None).reason, held::UPSTREAM_ERROR];
-        for reason in faults.map(Fault::reason).into_iter().chain(ends) {
-            assert_eq!(end_reason(reason).map(EndReason::as_str), Some(reason));
-        }
-    }
 }

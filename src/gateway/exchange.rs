@@ -25,9 +25,10 @@ use crate::task::{Answer, Owner, TaskId};
 use crate::upstream::messages::Messages;
 use crate::upstream::{Denied, Error, Reply};
 
+use super::counted::upstream_outcome;
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
-use super::{Gateway, Route, upstream_outcome};
+use super::{Gateway, Route};
 
 use legacy::Resumption;
 pub(super) use modern::Refresh;
