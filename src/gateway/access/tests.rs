@@ -65,7 +65,6 @@ impl Fixture {
             headers: HeaderMap::new(),
             credentials: None,
             tls: None,
-            credentials: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -81,8 +80,6 @@ impl Fixture {
             subjects: None,
             passes_authorization: false,
             sessions: SessionPolicy::Pooled,
-            subjects: None,
-            passes_authorization: false,
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
         };
