@@ -25,9 +25,9 @@ use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
 use crate::task::Limits;
 use crate::task::store::memory::MemoryStore;
+use crate::tenant::Scopes;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
-use crate::tenant::{Principal, Scopes};
 use crate::upstream::http::{Config, Http};
 
 const NEVER: &str = "00000000-0000-4000-8000-000000000000";
@@ -121,6 +121,7 @@ impl Fixture {
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
+            subject: None,
             accept: Accept { json: true, events: true },
             headers,
             body: Bytes::from(body.to_string()),
