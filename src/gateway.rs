@@ -39,7 +39,6 @@ pub use counted::reject_reason;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,7 +46,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -61,10 +59,10 @@ use crate::seal::Sealer;
 use crate::task::{
     ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Store, Task, TaskId, Transition,
 };
+use crate::tenant::Principal;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{Lookups, Rates, RetryAfter};
 use crate::tenant::refusals::Refusals;
-use crate::tenant::{Caller, Principal};
 use crate::upstream::Upstream;
 
 use call::{Answer, Call, VersionHeader};
@@ -474,11 +472,6 @@ impl Gateway {
         id.parse().is_ok_and(|id: u64| minted.contains(&id))
     }
 
-    /// When streams of a caller end, so that another credential is shown: a held call goes on.
-    fn expiry(&self, caller: &Caller) -> Option<Instant> {
-        caller.expires.map(|expires| self.clock.instant(expires))
-    }
-
     /// Ends a task, and tells clients that questions which they have seen are void.
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
@@ -502,14 +495,6 @@ struct Request<'a> {
     method: Method,
     params: Params<'a>,
     body: &'a Bytes,
-}
-
-/// Sleeps until then; without a moment for ever.
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => pending().await,
-    }
 }
 
 /// Whose tasks a caller sees on a route.

@@ -1,5 +1,6 @@
 //! GET: the session's standalone stream, and streams that are taken up again after their connection broke.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::Id;
 use crate::task::Owner;
+use crate::tenant::Caller;
 use crate::upstream::{Error, Listening};
 
 use super::bridge::CALL_EVENT;
@@ -18,7 +20,7 @@ use super::rejection::{Kind, Rejection};
 use super::relay::{EventStream, Plan, Relay, UPSTREAM_EVENT};
 use super::session::{CancelFlag, OpenStream, Session};
 use super::tasks::TASK_EVENT;
-use super::{Gateway, POST_LIMIT, Route, over, reached};
+use super::{Gateway, POST_LIMIT, Route, over};
 
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 256;
@@ -26,6 +28,11 @@ const WAITING_EVENTS: usize = 256;
 const MAX_STREAMS: usize = 8;
 
 impl Gateway {
+    /// When streams of a caller end, so that another credential is shown: a held call goes on.
+    pub(super) fn expiry(&self, caller: &Caller) -> Option<Instant> {
+        caller.expires.map(|expires| self.clock.instant(expires))
+    }
+
     /// Opens a stream.
     ///
     /// # Errors
@@ -165,6 +172,14 @@ impl Gateway {
             is_stateless: false,
         };
         Ok(Answer::Events(Relay::of_resumed(body, plan).boxed_unsync()))
+    }
+}
+
+/// Sleeps until then; without a moment for ever.
+pub(super) async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
     }
 }
 

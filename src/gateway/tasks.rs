@@ -20,7 +20,8 @@ use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
-use super::{Gateway, Request, Route, owner, reached};
+use super::streams::reached;
+use super::{Gateway, Request, Route, owner};
 
 /// Tasks on one page of `tasks/list`.
 const PAGE: usize = 50;
