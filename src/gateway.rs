@@ -53,7 +53,7 @@ use crate::clock::Clock;
 use crate::jobs::Jobs;
 use crate::jsonrpc::{Defect, Id, Message};
 use crate::mcp::method::Method;
-use crate::metrics::label::{EndReason, RejectReason, TaskStatus, UpstreamOutcome};
+use crate::metrics::label::{EndReason, RejectReason, TaskStatus};
 use crate::metrics::{Asked, Metrics, RouteMetrics};
 use crate::seal::Sealer;
 use crate::task::{
@@ -572,16 +572,6 @@ fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'
 /// The label for the ledger's word.
 fn end_reason(reason: &str) -> Option<EndReason> {
     EndReason::ALL.iter().find(|end| end.as_str() == reason).copied()
-}
-
-/// How a fault counts among the messages to the upstream.
-fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
-    match fault {
-        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
-        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
-    }
 }
 
 /// Why a rejection counts as turned away; `None` for what is nobody's refusal.

@@ -27,7 +27,7 @@ use crate::upstream::{Denied, Error, Reply};
 
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
-use super::{Gateway, Route, upstream_outcome};
+use super::{Gateway, Route};
 
 use legacy::Resumption;
 pub(super) use modern::Refresh;
@@ -439,6 +439,16 @@ fn outcome_of(end: &End) -> UpstreamOutcome {
         End::Denied(_) => UpstreamOutcome::Protocol,
         End::SessionGone => UpstreamOutcome::SessionGone,
         End::Fault(fault) => upstream_outcome(*fault),
+    }
+}
+
+/// How a fault counts among the messages to the upstream.
+fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
+    match fault {
+        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
+        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
+        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
+        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
     }
 }
 
