@@ -61,7 +61,7 @@ use crate::task::{
 };
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{Lookups, Rates, RetryAfter};
-use crate::tenant::refusals::{Refusals, RefusedAccess};
+use crate::tenant::refusals::Refusals;
 use crate::tenant::{Caller, Principal};
 use crate::upstream::Upstream;
 
@@ -390,29 +390,10 @@ impl Gateway {
             .ok_or_else(|| self.missed(&call.caller.principal, Kind::NoSession))
     }
 
-    /// The refusal of a request that named something which is not there for its caller: unknown, expired and somebody else's
-    /// are one answer, over the bound too.
-    fn missed(&self, principal: &Principal, kind: Kind) -> Kind {
-        self.lookups.missed(principal, 1).map_err(over("lookups")).err().unwrap_or(kind)
-    }
-
     /// Where refused accesses are put on record.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
-    }
-
-    /// Puts on record that a caller named a task which is not there for it, in a request that is not refused for that.
-    fn note_absent(&self, call: &Call, task: Option<TaskId>) {
-        let task = task.map_or_else(String::new, |task| task.to_string());
-        self.refusals.note(&RefusedAccess {
-            peer: None,
-            principal: Some(&call.caller.principal),
-            route: &call.route.name,
-            tool: "",
-            task: &task,
-            reason: RejectReason::Task.as_str(),
-        });
     }
 
     /// Ends a session at its client's wish (2025-11-25 transports, "Session Management" 5). Its tasks live on.

@@ -41,6 +41,11 @@ fn tokens() {
 }
 
 #[test]
+fn cel() {
+    fuzz("cel", targets::cel);
+}
+
+#[test]
 fn configuration() {
     fuzz("configuration", targets::configuration);
 }

@@ -16,7 +16,7 @@ use super::{
     problem::Problems,
     raw,
     secret::{SealKey, Secret},
-    settings::{AdminSettings, AuthSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
+    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
     tree::Place,
     units::{self, ByteSize, Rate, RateLimit},
     values,
@@ -48,8 +48,7 @@ impl Builder<'_> {
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
         let callers = Callers::of(raw.auth.as_ref());
         let auth = raw.auth.map(|auth| self.auth(auth, &at.key("auth")));
-        let has_tokens = auth.as_ref().is_some_and(|auth| auth.as_ref().is_none_or(AuthSettings::has_tokens));
-        if !has_tokens {
+        if !callers.have_tokens {
             self.warn_scopes(&raw.routes, &at.key("routes"));
         }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {

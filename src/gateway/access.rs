@@ -8,14 +8,16 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::jsonrpc::{Object, Raw, string_value};
+use crate::metrics::label::RejectReason;
 use crate::task::dialect::core;
 use crate::task::{Task, TaskId};
-use crate::tenant::Caller;
+use crate::tenant::refusals::RefusedAccess;
+use crate::tenant::{Caller, Principal};
 
 use super::call::Call;
 use super::rejection::Kind;
 use super::rules::Refusal;
-use super::{Gateway, Request, Route, owner};
+use super::{Gateway, Request, Route, over, owner};
 
 /// The longest part of a tool's name that the audit log gets, in characters.
 const AUDITED_NAME: usize = 128;
@@ -146,6 +148,25 @@ impl Gateway {
             }
         }
         Ok(denied)
+    }
+
+    /// The refusal of a request that named something which is not there for its caller: unknown, expired and somebody else's
+    /// are one answer, over the bound too.
+    pub(super) fn missed(&self, principal: &Principal, kind: Kind) -> Kind {
+        self.lookups.missed(principal, 1).map_err(over("lookups")).err().unwrap_or(kind)
+    }
+
+    /// Puts on record that a caller named a task which is not there for it, in a request that is not refused for that.
+    pub(super) fn note_absent(&self, call: &Call, task: Option<TaskId>) {
+        let task = task.map_or_else(String::new, |task| task.to_string());
+        self.refusals.note(&RefusedAccess {
+            peer: None,
+            principal: Some(&call.caller.principal),
+            route: &call.route.name,
+            tool: "",
+            task: &task,
+            reason: RejectReason::Task.as_str(),
+        });
     }
 }
 

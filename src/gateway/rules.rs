@@ -111,6 +111,13 @@ impl Rules {
         self.check_scopes(caller, tool)
     }
 
+    /// Whether a caller may make this call, for tests that have no gateway around it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn allow(&self, caller: &Arc<Caller>, tool: &str, arguments: Option<&str>) -> bool {
+        self.check("", caller, tool, arguments).is_ok()
+    }
+
     /// Whether a caller may know of the tool: what only the arguments of a call can decide is open, and scopes can be had.
     pub(super) fn shows(&self, route: &str, caller: &Arc<Caller>, tool: &str) -> bool {
         self.is_empty() || self.check_known(route, &self.identity(caller), tool).is_ok()

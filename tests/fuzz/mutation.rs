@@ -5,7 +5,7 @@ const LONGEST: usize = 16 * 1024;
 /// Values at the edges of what bytes and text can be.
 const EDGES: [u8; 16] = [0, 1, 9, 10, 13, 32, 34, 44, 58, 92, 0x7b, 0x7d, 0x7f, 0x80, 0xc0, 0xff];
 /// Pieces that mean something to one of the targets.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 50] = [
     "{",
     "}",
     "[",
@@ -46,6 +46,16 @@ const PIECES: [&str; 40] = [
     "*a",
     "&a ",
     "for=\"[::1]:80\", ",
+    "arguments.",
+    "principal",
+    "size(",
+    " && ",
+    " == ",
+    ".exists(x, x",
+    " in [",
+    " ? ",
+    "!(",
+    ".a",
 ];
 
 /// Makes inputs from a seed: the same seed, the same inputs.

@@ -5,6 +5,7 @@ mod machine;
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue, ORIGIN};
@@ -15,12 +16,15 @@ use serde_json::value::RawValue;
 use taskgate::config;
 use taskgate::downstream::forwarded::Trusted;
 use taskgate::downstream::{headers as fields, origin};
+use taskgate::gateway::policy::Pattern;
+use taskgate::gateway::rules::{Expression, Rule, Rules};
 use taskgate::jsonrpc::{self, Id, Message, Object, Outcome};
 use taskgate::mcp::envelope::Envelope;
 use taskgate::mcp::mirror;
 use taskgate::oauth::{authorization, challenge};
 use taskgate::seal::{Purpose, Sealer};
 use taskgate::sse::{self, Event, Framer};
+use taskgate::tenant::{Caller, Principal};
 
 pub(crate) use machine::machine;
 
@@ -268,6 +272,25 @@ pub(crate) fn tokens(data: &[u8]) {
     let changed = String::from_utf8(changed).unwrap();
     assert_eq!(sealer.open(purpose, &changed), None, "with character {place} changed");
     assert_eq!(sealer.open(purpose, &token[..place]), None, "cut at {place}");
+}
+
+/// Rules: an expression before a zero byte, a call's arguments after it. The same question has the same answer, and nothing is
+/// both true and false.
+pub(crate) fn cel(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (source, arguments) = text.split_once('\0').unwrap_or((text, "{}"));
+    let Ok(expression) = Expression::parse(source) else { return };
+    assert_eq!(expression.as_str(), source);
+    let caller = Arc::new(Caller::of(Arc::new(Principal::of_api_key("acme".into(), "ann".into()))));
+    let rules = |allow| {
+        let pattern = Pattern::parse("*").unwrap();
+        Rules::new(vec![Rule { pattern, allow: Some(allow), scopes: Vec::new() }])
+    };
+    let allowed = rules(expression.clone()).allow(&caller, "tool", Some(arguments));
+    assert_eq!(rules(expression).allow(&caller, "tool", Some(arguments)), allowed, "{source}");
+    if let Ok(opposite) = Expression::parse(&format!("!({source}\n)")) {
+        assert!(!allowed || !rules(opposite).allow(&caller, "tool", Some(arguments)), "both: {source}");
+    }
 }
 
 /// The configuration: every mistake has words and a place, and what is good can be described.

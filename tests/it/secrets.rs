@@ -48,6 +48,11 @@ routes:
   upstream:
     url: \"{url}?key=s3cret-query\"
     headers: {{Authorization: Bearer s3cret-header, X-Other: {{file: header}}}}
+- name: granted
+  path: /granted
+  upstream:
+    url: \"{url}\"
+    oauth: {{token_url: \"http://127.0.0.1:1/token\", client_id: gate, client_secret: s3cret-oauth}}
 - name: command
   path: /command
   upstream: {{command: [sh, -c, \"exec {program} --stdio\", s3cret-argument]}}
@@ -101,8 +106,10 @@ async fn busy(binary: &Binary, authority: &Authority) -> Vec<String> {
         told.push(client.error("tasks/get", json!({"taskId": "s3cret-task"})).await.to_string());
         told.push(client.error("tools/call", json!({"name": "x", "task": {"ttl": "s3cret"}})).await.to_string());
     }
-    let known = binary.client().secure(authority, true).token(KEY);
-    told.push(known.path("/away").initialize().await.1.text().await);
+    for path in ["/away", "/granted"] {
+        let known = binary.client().secure(authority, true).token(KEY);
+        told.push(known.path(path).initialize().await.1.text().await);
+    }
     let silent = binary.client().secure(authority, false).silent();
     for (name, value) in [
         ("authorization", "Bearer s3cret-wrong"),
@@ -164,6 +171,8 @@ async fn no_secret_is_in_what_check_says() {
         ("Bearer s3cret-header", "\"s3cret\\u0001and more\""),
         ("Bearer s3cret-header", "\"s3cret \""),
         ("client_secret: s3cret-client", "client_secret: {s3cret: s3cret}"),
+        ("client_secret: s3cret-oauth", "client_secret: [s3cret]"),
+        ("http://127.0.0.1:1/token", "ftp://s3cret:s3cret@127.0.0.1/"),
         ("?key=s3cret-query", "?key=s3cret-query#s3cret"),
         ("http://127.0.0.1:1/introspect", "http://s3cret:s3cret@127.0.0.1/"),
         ("previous: [", "previous: [s3cret, "),

@@ -25,9 +25,9 @@ use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
 use crate::task::Limits;
 use crate::task::store::memory::MemoryStore;
+use crate::tenant::Scopes;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
-use crate::tenant::{Principal, Scopes};
 use crate::upstream::http::{Config, Http};
 
 const NEVER: &str = "00000000-0000-4000-8000-000000000000";
@@ -63,8 +63,8 @@ impl Fixture {
         let http = Config {
             url: upstream.url().parse().unwrap(),
             headers: HeaderMap::new(),
-            tls: None,
             credentials: None,
+            tls: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
         };
@@ -121,6 +121,7 @@ impl Fixture {
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
+            subject: None,
             accept: Accept { json: true, events: true },
             headers,
             body: Bytes::from(body.to_string()),
