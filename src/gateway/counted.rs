@@ -1,7 +1,7 @@
-//! Under which words of the metrics things count: changes of tasks, faults, rejections.
+//! Under which words of the metrics changes of tasks and rejections count.
 
 use crate::metrics::Metrics;
-use crate::metrics::label::{EndReason, RejectReason, TaskStatus, UpstreamOutcome};
+use crate::metrics::label::{EndReason, RejectReason, TaskStatus};
 use crate::task::{State, Status, Transition};
 
 use super::deliver::Deliveries;
@@ -38,16 +38,6 @@ fn end_reason(reason: &str) -> Option<EndReason> {
     EndReason::ALL.iter().find(|end| end.as_str() == reason).copied()
 }
 
-/// How a fault counts among the messages to the upstream.
-pub(super) fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
-    match fault {
-        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
-        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
-        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
-    }
-}
-
 /// Why a rejection counts as turned away; `None` for what is nobody's refusal.
 #[must_use]
 pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
@@ -71,7 +61,9 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held;
     use super::*;
+    use crate::task::Finish;
 
     #[test]
     fn every_end_is_counted_under_its_own_word() {
@@ -87,8 +79,7 @@ mod tests {
             Fault::Store,
         ];
         let returned = |is_error| Finish::returned(is_error, "{}".into(), None).reason;
-        let ends =
-            [returned(false), returned(true), Finish::cancelled(None).reason, super::super::held::UPSTREAM_ERROR];
+        let ends = [returned(false), returned(true), Finish::cancelled(None).reason, held::UPSTREAM_ERROR];
         for reason in faults.map(Fault::reason).into_iter().chain(ends) {
             assert_eq!(end_reason(reason).map(EndReason::as_str), Some(reason));
         }

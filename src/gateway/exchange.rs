@@ -25,7 +25,6 @@ use crate::task::{Answer, Owner, TaskId};
 use crate::upstream::messages::Messages;
 use crate::upstream::{Denied, Error, Reply};
 
-use super::counted::upstream_outcome;
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
 use super::{Gateway, Route};
@@ -440,6 +439,16 @@ fn outcome_of(end: &End) -> UpstreamOutcome {
         End::Denied(_) => UpstreamOutcome::Protocol,
         End::SessionGone => UpstreamOutcome::SessionGone,
         End::Fault(fault) => upstream_outcome(*fault),
+    }
+}
+
+/// How a fault counts among the messages to the upstream.
+fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
+    match fault {
+        Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
+        Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
+        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
+        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
     }
 }
 

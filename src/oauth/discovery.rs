@@ -317,7 +317,7 @@ pub fn server_places(issuer: &Uri) -> Vec<Uri> {
     let path = path_of(issuer);
     let mut places = vec![well_known(issuer, SERVER, &path), well_known(issuer, OPENID, &path)];
     if !path.is_empty() {
-        places.push(at(issuer, format!("{path}/.well-known/{OPENID}")));
+        places.push(at(issuer, &format!("{path}/.well-known/{OPENID}")));
     }
     places
 }
@@ -329,10 +329,10 @@ fn path_of(url: &Uri) -> String {
 }
 
 fn well_known(url: &Uri, name: &str, path: &str) -> Uri {
-    at(url, format!("/.well-known/{name}{path}"))
+    at(url, &format!("/.well-known/{name}{path}"))
 }
 
-fn at(url: &Uri, path: String) -> Uri {
+fn at(url: &Uri, path: &str) -> Uri {
     let mut parts = url.clone().into_parts();
     parts.path_and_query = path.parse().ok();
     Uri::from_parts(parts).unwrap_or_else(|_| url.clone())

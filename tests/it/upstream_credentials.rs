@@ -318,7 +318,9 @@ async fn each_callers_messages_carry_a_token_of_theirs() {
         let before = authority.asked("/mcp").len();
         assert_eq!(exchanged(&authority), [ann.as_str()], "{era:?}");
         let modern = Modern::new(&gateway).with_tasks().token(&bob);
-        let task = modern.start("echo", json!({"text": "c"})).await;
+        let task = modern.start("hold", json!({})).await;
+        within(authority.server().until(|stats| stats.tool("hold").started == 1)).await;
+        authority.server().release();
         modern.until(&task, "completed").await;
         assert_eq!(exchanged(&authority), [ann.as_str(), &bob], "{era:?}");
         let shown: Vec<_> = authority.asked("/mcp").iter().map(|request| request.authorization().to_owned()).collect();
