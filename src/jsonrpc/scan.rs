@@ -45,7 +45,7 @@ pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Raw<
 /// says so, and where the text has to be read otherwise.
 pub fn members<'a>(text: &'a str, mut take: impl FnMut(&'a str, Raw<'a>) -> bool) -> bool {
     let mut scan = Scan { text, at: 0 };
-    scan.object(&mut take).is_some() && scan.blank() == None
+    scan.object(&mut take).is_some() && scan.blank().is_none()
 }
 
 struct Scan<'a> {

@@ -62,7 +62,7 @@ fn event(what: u8, which: u8) -> Event {
         12 | 13 => Event::Settle { upstream_id: id },
         14 => Event::Note("n".into()),
         _ if which < 16 => Event::End(Ending::Cancelled),
-        _ if which < 32 => Event::End(Ending::Returned { is_error: which % 2 == 0 }),
+        _ if which < 32 => Event::End(Ending::Returned { is_error: which.is_multiple_of(2) }),
         _ if which < 40 => Event::End(Ending::Errored),
         _ => Event::Note("n".into()),
     }

@@ -1,5 +1,11 @@
 //! Fuzz targets: plain functions over bytes that panic where a promise is broken. Used by tests/fuzz.rs and by cargo-fuzz.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a broken promise is told by a panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a broken promise is told by a panic"
+)]
 
 mod machine;
 
@@ -221,7 +227,7 @@ pub(crate) fn headers(data: &[u8]) {
     assert_eq!(Trusted::default().client(peer, &map), peer);
     assert!(map.contains_key("forwarded") || map.contains_key("x-forwarded-for") || client == peer);
     if let Some(host) = last {
-        loopback(host);
+        loopback(&host);
     }
     let kept = fields::for_upstream(map);
     for name in ["authorization", "cookie", "host", "x-api-key", "connection", "transfer-encoding", "forwarded"] {
@@ -231,7 +237,7 @@ pub(crate) fn headers(data: &[u8]) {
 }
 
 /// A name that passes for one of this machine is one to a reader of URLs as well.
-fn loopback(host: HeaderValue) {
+fn loopback(host: &HeaderValue) {
     let config = origin::Config { is_loopback: true, ..origin::Config::default() };
     let is_this_machine = |text: &str| {
         let host = text.parse::<Authority>().map(|authority| authority.host().to_owned()).unwrap_or_default();
@@ -244,9 +250,9 @@ fn loopback(host: HeaderValue) {
         config.check(&headers, &Uri::from_static("/mcp")).is_ok()
     };
     let text = host.to_str().unwrap_or_default().to_owned();
-    assert!(!allows(HOST, &host) || is_this_machine(&text), "Host: {text}");
+    assert!(!allows(HOST, host) || is_this_machine(&text), "Host: {text}");
     let page = text.split_once("://").map_or("", |(_, page)| page).trim_end_matches('/');
-    assert!(!allows(ORIGIN, &host) || is_this_machine(page), "Origin: {text}");
+    assert!(!allows(ORIGIN, host) || is_this_machine(page), "Origin: {text}");
 }
 
 /// Sealed tokens: open for their purpose, and never when anything in them is another.
@@ -296,7 +302,7 @@ pub(crate) fn cel(data: &[u8]) {
 /// The configuration: every mistake has words and a place, and what is good can be described.
 pub(crate) fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let env = |name: &str| (name.len() % 2 == 0).then(|| name.to_lowercase());
+    let env = |name: &str| (name.len().is_multiple_of(2)).then(|| name.to_lowercase());
     match config::parse(text, "f.yaml", Path::new("/nonexistent"), &env) {
         Ok(settings) => {
             assert!(!config::describe(&settings).is_empty());

@@ -1,7 +1,6 @@
 //! An authorization server in this process, and an MCP endpoint that takes its tokens alone. What they do otherwise than they
 //! should, the test says.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
@@ -92,7 +91,6 @@ struct Code {
 
 /// Both servers. They stop when this is dropped.
 pub(crate) struct AuthServer {
-    address: SocketAddr,
     shared: Arc<Shared>,
     jobs: Jobs,
 }
@@ -157,7 +155,7 @@ impl AuthServer {
             server,
             fetcher: Fetcher::new(),
         });
-        let authority = Self { address, shared: Arc::clone(&shared), jobs: Jobs::default() };
+        let authority = Self { shared: Arc::clone(&shared), jobs: Jobs::default() };
         let jobs = authority.jobs.clone();
         authority.jobs.spawn("authority", async move {
             while let Some(Ok((stream, _))) = jobs.stopping().run_until_cancelled(listener.accept()).await {
@@ -178,10 +176,6 @@ impl AuthServer {
     /// The endpoint that takes tokens.
     pub(crate) fn mcp(&self) -> String {
         format!("{}/mcp", self.shared.url)
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Has them do something otherwise from now on.
@@ -208,15 +202,6 @@ impl AuthServer {
     /// The paths of everything that came but calls, in their order.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.shared.asked.borrow().iter().map(|request| request.path.clone()).filter(|path| path != "/mcp").collect()
-    }
-
-    /// Waits for so many requests at a path.
-    #[track_caller]
-    pub(crate) fn until_asked(&self, path: &'static str, count: usize) -> impl Future<Output = ()> {
-        let mut asked = self.shared.asked.subscribe();
-        within(async move {
-            asked.wait_for(|all| all.iter().filter(|request| request.path == path).count() >= count).await.unwrap();
-        })
     }
 
     /// A token, as if somebody had logged in.
@@ -338,7 +323,7 @@ fn decoded(text: &str) -> String {
     let mut out = parts.next().unwrap().as_bytes().to_vec();
     for part in parts {
         out.push(u8::from_str_radix(&part[..2], 16).unwrap());
-        out.extend_from_slice(part[2..].as_bytes());
+        out.extend_from_slice(&part.as_bytes()[2..]);
     }
     String::from_utf8(out).unwrap()
 }
