@@ -121,7 +121,6 @@ impl Fixture {
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
-            subject: None,
             accept: Accept { json: true, events: true },
             headers,
             body: Bytes::from(body.to_string()),
