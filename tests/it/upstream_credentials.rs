@@ -331,8 +331,9 @@ async fn each_callers_messages_carry_a_token_of_theirs() {
         assert!(!shown.iter().any(|shown| shown.contains(&ann) || shown.contains(&bob)), "{era:?}");
         // A key of the gateway's own means nothing elsewhere.
         let calls = authority.asked("/mcp").len();
-        let (_, answer) = gateway.client().caller("bot").initialize().await;
-        assert_eq!(answer.response().await["error"]["data"]["reason"], "upstream_unreachable");
+        let bot = gateway.stateless_as("bot");
+        let (status, error) = bot.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
+        assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("upstream_unreachable")), "{era:?}");
         assert_eq!(authority.asked("/mcp").len(), calls, "{era:?}");
     }
 }
