@@ -192,7 +192,8 @@ fn compiled(env: &Arc<Env>, source: &str) -> Result<Program, String> {
 /// The first thing that the parser found.
 fn syntax(errors: &ParseErrors) -> String {
     let Some(first) = errors.errors.first() else { return "not an expression".to_owned() };
-    let message: String = first.msg.chars().take(200).collect();
+    // One line, whatever it quotes.
+    let message: String = first.msg.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
     match first.pos {
         (line @ 1.., column @ 0..) => format!("at {line}:{} of the expression: {message}", column.max(1)),
         _ => message,
