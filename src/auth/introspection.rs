@@ -200,12 +200,10 @@ impl Introspector {
             Audience::Nobody => return Err("it has no audience"),
             Audience::Elsewhere => return Err("it is for others"),
         }
-        let issuer = match (answer.get("iss"), issuer) {
+        let issuer = match (claims::name(&answer, "iss")?, issuer) {
             (None, issuer) => issuer.clone().unwrap_or_else(|| Arc::clone(&self.endpoint)),
-            (Some(Value::String(named)), Some(issuer)) if **named == **issuer => Arc::clone(issuer),
-            (Some(Value::String(named)), None) if !self.others.iter().any(|other| **other == **named) => {
-                named.as_str().into()
-            }
+            (Some(named), Some(issuer)) if *named == **issuer => Arc::clone(issuer),
+            (Some(named), None) if !self.others.iter().any(|other| **other == *named) => named.into(),
             _ => return Err("its issuer is not the one that is configured"),
         };
         let caller = claims::caller(answer, &issuer, terms, expires)?;
