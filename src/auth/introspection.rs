@@ -33,6 +33,8 @@ const BAD: Duration = Duration::from_secs(10);
 const MOST_ASKED: usize = 1024;
 /// Those of them that tokens may have which were not good before: whoever invents tokens leaves room for the others.
 const MOST_NEW: usize = 768;
+/// How often the log repeats a warning that each of many tokens gives cause for.
+const WARNING: Duration = Duration::from_secs(60);
 /// Refusals that are remembered, apart from the tokens that are good: invented ones push out only each other.
 const REFUSALS: usize = 1024;
 
@@ -88,6 +90,24 @@ pub(super) struct Introspector {
     jobs: Jobs,
     asked: Mutex<HashMap<Key, watch::Receiver<Option<Outcome>>>>,
     is_down: AtomicBool,
+    full: Seldom,
+    misnamed: Seldom,
+}
+
+/// A warning that is not repeated before its time.
+#[derive(Debug, Default)]
+struct Seldom(Mutex<Option<Timestamp>>);
+
+impl Seldom {
+    /// Whether it is to be given now.
+    fn is_due(&self, now: Timestamp) -> bool {
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = next.is_none_or(|next| next <= now);
+        if is_due {
+            *next = Some(now.plus(WARNING));
+        }
+        is_due
+    }
 }
 
 /// What an introspector needs.
@@ -116,6 +136,8 @@ impl Introspector {
             jobs,
             asked: Mutex::default(),
             is_down: AtomicBool::new(false),
+            full: Seldom::default(),
+            misnamed: Seldom::default(),
         })
     }
 
@@ -158,7 +180,9 @@ impl Introspector {
             return Ok(watch::channel(Some(outcome)).1);
         }
         if asked.len() >= most {
-            tracing::warn!("too many tokens wait for introspection");
+            if self.full.is_due(self.clock.now()) {
+                tracing::warn!("too many tokens wait for introspection");
+            }
             return Err(Failure::Unavailable);
         }
         let (sender, answer) = watch::channel(None);
@@ -217,6 +241,21 @@ impl Introspector {
         members::read(&answer.body).ok_or_else(|| fetch::Error::Json("a member is there twice".to_owned()))
     }
 
+    /// A file that names the wrong issuer, or none, has every token refused: the log has to say so by itself.
+    fn misnamed(&self, named: &str, configured: Option<&str>, now: Timestamp) -> Why {
+        if self.misnamed.is_due(now) {
+            let (endpoint, configured) = (&*self.endpoint, configured.unwrap_or_default());
+            tracing::warn!(
+                endpoint,
+                named,
+                configured,
+                "an introspected token is refused: its issuer is another one than `auth.introspection.issuer`, or without \
+                 that key one of `auth.jwt`"
+            );
+        }
+        "its issuer is not the one that is configured"
+    }
+
     /// Reads an answer about an active token: the bearer, and until when that is believed.
     fn judge(
         &self,
@@ -240,7 +279,7 @@ impl Introspector {
             (None, issuer) => issuer.clone().unwrap_or_else(|| Arc::clone(&self.endpoint)),
             (Some(named), Some(issuer)) if *named == **issuer => Arc::clone(issuer),
             (Some(named), None) if !self.others.iter().any(|other| **other == *named) => named.into(),
-            _ => return Err("its issuer is not the one that is configured"),
+            (Some(named), configured) => return Err(self.misnamed(named, configured.as_deref(), now)),
         };
         let caller = claims::caller(answer, &issuer, terms, expires)?;
         let latest = now.plus(GOOD);
@@ -347,6 +386,18 @@ mod tests {
         assert!((MOST_ASKED..2 * MOST_ASKED - MOST_NEW).all(may_ask));
         assert!(!may_ask(2 * MOST_ASKED - MOST_NEW), "more than there may be");
         assert!(may_ask(0), "it is asked about already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_issuer_is_told_but_not_for_each_token() {
+        let introspector = introspector();
+        let judge = |iss: &str| introspector.judged(json!({"sub": "ann", "iss": iss})).is_ok();
+        assert!(judge("https://i") && introspector.misnamed.0.lock().unwrap().is_none());
+        assert!(!judge("https://signed"));
+        assert!(!introspector.misnamed.is_due(introspector.clock.now()), "it has been told");
+        tokio::time::advance(WARNING + Duration::from_secs(1)).await;
+        assert!(introspector.misnamed.is_due(introspector.clock.now()));
+        assert!(!introspector.misnamed.is_due(introspector.clock.now()));
     }
 
     #[test]

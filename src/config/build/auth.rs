@@ -37,6 +37,11 @@ impl Builder<'_> {
             Some(introspection) => Some(introspection?),
             None => None,
         };
+        if !jwt.is_empty() && introspection.as_ref().is_some_and(|introspection| introspection.issuer.is_none()) {
+            let message = "without `issuer` answers that name an issuer of `auth.jwt` are refused: if this server is one of \
+                           theirs, name it";
+            self.problems.warn(&introspection_at, message);
+        }
         let auth = AuthSettings { api_keys, jwt, introspection, required_scopes };
         if !auth.required_scopes.is_empty() && !auth.has_tokens() {
             self.problems

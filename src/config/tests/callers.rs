@@ -178,6 +178,19 @@ fn what_is_probably_not_meant_is_told() {
             format!("auth.introspection.url: {plain}: tokens are sent there"),
         ]
     );
+    let both = |issuer: &str| {
+        warnings(&format!(
+            "{PUBLIC}auth: {{jwt: [{{issuer: https://a}}], introspection: {{url: https://a/x{issuer}}}}}"
+        ))
+    };
+    assert_eq!(both(", issuer: https://a"), Vec::<String>::new());
+    assert_eq!(
+        both(""),
+        [
+            "auth.introspection: without `issuer` answers that name an issuer of `auth.jwt` are refused: if this server is one \
+          of theirs, name it"
+        ]
+    );
     // Tokens may name any tenant.
     let tenants = "tenants: {acme: {}}\n";
     let claim = |claim: &str| warnings(&format!("{PUBLIC}{tenants}auth: {{jwt: [{{issuer: https://a{claim}}}]}}"));
