@@ -383,12 +383,12 @@ fn issuer_of(jwt: &JwtSettings) -> auth::jwt::Issuer {
 
 fn introspection_of(of: &IntrospectionSettings) -> introspection::Config {
     let basic = |(client, secret): &(String, Option<config::Secret>)| {
-        introspection::basic(client, secret.as_ref().map_or("", config::Secret::reveal))
+        crate::oauth::token::basic(client, secret.as_ref().map_or("", config::Secret::reveal))
     };
     let (audiences, tenant_claim) = (of.audiences.clone(), of.tenant_claim.clone());
     introspection::Config {
         url: of.url.uri().clone(),
-        authorization: of.client.as_ref().map(basic),
+        authorization: of.client.as_ref().and_then(basic),
         issuer: of.issuer.as_deref().map(Into::into),
         terms: Terms { audiences, tenant_claim, leeway: Duration::ZERO },
     }

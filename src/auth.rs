@@ -33,7 +33,8 @@ use introspection::Introspector;
 use jwt::Issuers;
 use resource::Resource;
 
-pub use api_key::{ApiKey, same_digest, sha256};
+pub use crate::oauth::secret::{same as same_digest, sha256};
+pub use api_key::ApiKey;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 

@@ -8,15 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Uri};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, Timestamp};
 use crate::jobs::Jobs;
-use crate::oauth::fetch::{self, Fetcher, encoded};
+use crate::oauth::fetch::{self, Fetcher};
 use crate::tenant::Caller;
 
 use super::cache::{Cache, Key};
@@ -43,22 +41,12 @@ const REFUSALS: usize = 1024;
 pub struct Config {
     /// Its endpoint.
     pub url: Uri,
-    /// How the gateway shows who it is, from [`basic`].
+    /// How the gateway shows who it is, from [`basic`](crate::oauth::token::basic).
     pub authorization: Option<HeaderValue>,
     /// Who issues the tokens; without it whoever the answers name, or else the endpoint.
     pub issuer: Option<Arc<str>>,
     /// What is asked of the answers. With an empty list of audiences, those without `aud` will do.
     pub terms: Terms,
-}
-
-/// A client's name and secret for HTTP Basic, each encoded as in a form (RFC 6749, 2.3.1).
-#[must_use]
-pub fn basic(client: &str, secret: &str) -> HeaderValue {
-    let credentials = STANDARD.encode(format!("{}:{}", encoded(client), encoded(secret)));
-    let value = HeaderValue::from_str(&format!("Basic {credentials}"));
-    let mut value = value.expect("base64 is visible ASCII");
-    value.set_sensitive(true);
-    value
 }
 
 /// What came of a question.

@@ -149,8 +149,10 @@ fn header(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(REALM))
 }
 
-/// The one spelling of a URL: scheme and host in lower case, no port that the scheme implies, no slash at its end.
-fn canonical(url: &str) -> String {
+/// The one spelling of a URL: scheme and host in lower case, no port that the scheme implies, no slash at its end,
+/// no query (MCP, "Canonical Server URI").
+#[must_use]
+pub fn canonical(url: &str) -> String {
     let Ok(uri) = url.parse::<Uri>() else { return url.to_owned() };
     let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
     let authority = uri.authority().map(Authority::as_str).unwrap_or_default().to_ascii_lowercase();

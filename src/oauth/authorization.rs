@@ -1,11 +1,9 @@
 //! The authorization request and its response (RFC 6749, 4.1.1 and 4.1.2), the latter checked before anything of it counts.
 
-use std::hint::black_box;
-
 use http::Uri;
 
 use super::fetch::form;
-use super::secret::Secret;
+use super::secret::{Secret, same};
 
 /// The longest value of a response that is kept, in bytes.
 const LONGEST: usize = 8 * 1024;
@@ -112,7 +110,7 @@ impl Response {
     /// # Errors
     /// Any [`Error`].
     pub fn code(self, expected: &Expected<'_>) -> Result<Secret, Error> {
-        if !self.state.is_some_and(|state| same(state.reveal(), expected.state.reveal())) {
+        if !self.state.is_some_and(|state| same(state.reveal().as_bytes(), expected.state.reveal().as_bytes())) {
             return Err(Error::OtherState);
         }
         match &self.issuer {
@@ -131,12 +129,6 @@ impl Response {
 /// The letters that an error's name is made of, and no more of them than names have.
 fn word(error: &str) -> String {
     error.chars().filter(|letter| letter.is_ascii_alphanumeric() || "_-.".contains(*letter)).take(64).collect()
-}
-
-/// Compares texts in a time that does not depend on where they differ.
-fn same(left: &str, right: &str) -> bool {
-    let difference = left.bytes().zip(right.bytes()).fold(0, |difference, (left, right)| difference | (left ^ right));
-    black_box(difference) == 0 && left.len() == right.len()
 }
 
 /// A part of a form as text (RFC 6749, appendix B).

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::hint::black_box;
 
 use http::HeaderValue;
 use ring::digest::{SHA256, digest};
@@ -50,9 +51,8 @@ impl SubjectToken {
     #[must_use]
     pub fn new(mut header: HeaderValue) -> Self {
         header.set_sensitive(true);
-        let mut sha256 = [0; 32];
-        sha256.copy_from_slice(digest(&SHA256, header.as_bytes()).as_ref());
-        Self { header, digest: sha256 }
+        let digest = sha256(header.as_bytes());
+        Self { header, digest }
     }
 
     /// The value as it came.
@@ -96,9 +96,40 @@ impl fmt::Debug for SubjectToken {
     }
 }
 
+/// The SHA-256 of a secret.
+#[must_use]
+pub fn sha256(secret: &[u8]) -> [u8; 32] {
+    *digest(&SHA256, secret).as_ref().first_chunk().expect("SHA-256 has 32 bytes")
+}
+
+/// Compares secrets or their digests in a time that does not depend on where they differ.
+#[must_use]
+pub fn same(left: &[u8], right: &[u8]) -> bool {
+    let difference = left.iter().zip(right).fold(0, |difference, (left, right)| difference | (left ^ right));
+    black_box(difference) == 0 && left.len() == right.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sha_256_is_the_one_that_people_compute() {
+        let hex: String = sha256(b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn secrets_differ_wherever_they_differ() {
+        let digest = sha256(b"x");
+        assert!(same(&digest, &digest) && same(b"", b""));
+        assert!(!same(&digest, &digest[1..]) && !same(&digest[..31], &digest) && !same(b"", b"x"));
+        for bit in 0..256 {
+            let mut other = digest;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(!same(&digest, &other), "{bit}");
+        }
+    }
 
     #[test]
     fn nothing_is_printed_and_only_bearers_are_tokens() {

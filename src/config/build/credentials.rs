@@ -3,12 +3,8 @@
 use http::header::AUTHORIZATION;
 
 use super::Builder;
-use crate::config::{
-    raw,
-    settings::{HttpUrl, UpstreamCredentials},
-    tree::Place,
-    values,
-};
+use crate::auth::resource::canonical;
+use crate::config::{raw, settings::UpstreamCredentials, tree::Place, values};
 use crate::oauth::token::{Client, Method};
 use crate::upstream::credentials;
 
@@ -80,7 +76,7 @@ impl Builder<'_> {
         let resource = match raw.resource.as_deref() {
             Some("") => Some(None),
             Some(given) => self.check(resource(given), &at.key("resource")).map(Some),
-            None => Some(url.and_then(|url| values::http_url(url).ok()).map(|url| canonical(&url))),
+            None => Some(url.and_then(|url| values::http_url(url).ok()).map(|url| canonical(&url.uri().to_string()))),
         };
         let (exchanges, audience) = match &raw.exchange {
             None | Some(raw::Exchange::Switch(false)) => (false, None),
@@ -115,15 +111,4 @@ fn resource(text: &str) -> Result<String, String> {
         Some((scheme, rest)) if is_scheme(scheme) && !rest.is_empty() && is_text => Ok(text.to_owned()),
         _ => Err("not an absolute URI without a fragment".to_owned()),
     }
-}
-
-/// A server's own name (MCP, "Canonical Server URI").
-fn canonical(url: &HttpUrl) -> String {
-    let uri = url.uri();
-    let origin = format!(
-        "{}://{}",
-        uri.scheme_str().unwrap_or_default(),
-        uri.authority().map_or("", |host| host.as_str()).to_ascii_lowercase()
-    );
-    format!("{origin}{}", uri.path().trim_end_matches('/'))
 }

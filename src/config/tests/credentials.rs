@@ -83,6 +83,11 @@ fn a_token_is_for_the_server_unless_said_otherwise() {
     let (config, words) = shown(", scope: a b");
     assert_eq!((config.scope.as_deref(), config.resource.as_deref()), (Some("a b"), Some("http://u/mcp")));
     assert!(words.contains("taskgate's own token, made at as.example for client `gate`, for http://u/mcp"), "{words}");
+    let text = upstream_with(&format!("{OAUTH}}}\n")).replace("http://u/mcp", "https://U:443/mcp/");
+    match settings(&text).routes.into_iter().next().unwrap().upstream.credentials {
+        UpstreamCredentials::Own(config) => assert_eq!(config.resource.as_deref(), Some("https://u/mcp")),
+        other => panic!("{other:?}"),
+    }
     assert_eq!(shown(", resource: \"\"").0.resource, None);
     assert_eq!(shown(", resource: urn:x").0.resource.as_deref(), Some("urn:x"));
     let passed = settings(&upstream_with("    pass_authorization: true\n    sessions: pinned\n"));
