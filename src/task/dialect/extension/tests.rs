@@ -9,7 +9,14 @@ const SEEN: &str = "\"createdAt\":\"2026-01-01T00:00:00.000Z\",\"lastUpdatedAt\"
 
 fn task(state: State) -> Task {
     let name = |text: &str| text.into();
-    let owner = Owner { tenant: name("t"), issuer: name(""), subject: name("s"), client: name(""), route: name("r") };
+    let owner = Owner {
+        tenant: name("t"),
+        issuer: name(""),
+        subject: name("s"),
+        client: name(""),
+        principal: [0; 16],
+        route: name("r"),
+    };
     let created_at = Timestamp::from_millis(1_767_225_600_000);
     Task {
         id: TaskId::parse("0b9bfa3c-31d1-4c4e-9a0c-0d4f9d0c2b11").unwrap(),
