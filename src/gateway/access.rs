@@ -84,10 +84,8 @@ impl Route {
             return Ok(None);
         }
         let mut result = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
-        let tools: Vec<&RawValue> = result
-            .get("tools")
-            .and_then(|tools| serde_json::from_str(tools).ok())
-            .ok_or(Fault::UpstreamProtocol)?;
+        let tools: Vec<&RawValue> =
+            result.get("tools").and_then(|tools| serde_json::from_str(tools).ok()).ok_or(Fault::UpstreamProtocol)?;
         let name = |tool: &RawValue| Some(string_value(Object::parse(tool.get()).ok()?.get("name")?)?.into_owned());
         let is_shown = |tool: &&RawValue| self.shows_listed(caller, name(tool).as_deref());
         let all = tools.len();

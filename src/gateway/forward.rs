@@ -146,8 +146,7 @@ impl Gateway {
         Plan {
             id: id.clone(),
             split_batches: manner.filters
-                || upstream.has_batches()
-                    && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
+                || upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
             minted,
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),

@@ -224,13 +224,7 @@ mod tests {
             r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"optional"}},{"name":"ping","execution":{"taskSupport":"forbidden"}}],"nextCursor":"c d\"","_meta":{}}"#
         );
         assert_eq!(
-            list_for_client(
-                r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#,
-                &policy,
-                permits,
-                false
-            )
-            .unwrap(),
+            list_for_client(r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#, &policy, permits, false).unwrap(),
             r#"{"tools":[{"name":"b"}]}"#
         );
         let unnamed = r#"{"tools":[5,{"name":6}]}"#;

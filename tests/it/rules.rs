@@ -285,10 +285,9 @@ async fn what_cannot_be_filtered_does_not_pass() {
             _ => list(format!("[{hidden},{shown}]")),
         }
     };
-    let legacy = RawUpstream::start(move |heard| {
-        (heard.method == "tools/list").then(|| vec![json_body(&listing(heard, ""))])
-    })
-    .await;
+    let legacy =
+        RawUpstream::start(move |heard| (heard.method == "tools/list").then(|| vec![json_body(&listing(heard, ""))]))
+            .await;
     let modern = |typed: &'static str| {
         stateless(json!({"tools": {}}), move |heard| {
             (heard.method == "tools/list").then(|| vec![json_body(&listing(heard, typed))])
