@@ -15,7 +15,7 @@ use crate::tenant::refusals::RefusedAccess;
 use crate::tenant::{Caller, Principal};
 
 use super::call::Call;
-use super::rejection::Kind;
+use super::rejection::{Fault, Kind};
 use super::rules::Refusal;
 use super::{Gateway, Request, Route, over, owner};
 
@@ -70,22 +70,31 @@ impl Route {
         self.tools.permits(tool) && self.rules.shows(&self.name, caller, tool)
     }
 
+    /// Whether a caller sees what a server lists under that name. One whose name can't be read nobody can look up.
+    pub(super) fn shows_listed(&self, caller: &Arc<Caller>, name: Option<&str>) -> bool {
+        name.map_or_else(|| self.shows_all_tools(), |name| self.shows_tool(caller, name))
+    }
+
     /// A page of tools without those that this caller does not see; `None` when there is none of them.
-    pub(super) fn only_shown(&self, caller: &Arc<Caller>, result: &str) -> Option<String> {
+    ///
+    /// # Errors
+    /// Something is to be left out of what can't be read.
+    pub(super) fn only_shown(&self, caller: &Arc<Caller>, result: &str) -> Result<Option<String>, Fault> {
         if self.shows_all_tools() {
-            return None;
+            return Ok(None);
         }
-        let mut result = Object::parse(result).ok()?;
-        let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
+        let mut result = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
+        let tools: Vec<&RawValue> =
+            result.get("tools").and_then(|tools| serde_json::from_str(tools).ok()).ok_or(Fault::UpstreamProtocol)?;
         let name = |tool: &RawValue| Some(string_value(Object::parse(tool.get()).ok()?.get("name")?)?.into_owned());
-        let is_shown = |tool: &&RawValue| name(tool).is_none_or(|name| self.shows_tool(caller, &name));
+        let is_shown = |tool: &&RawValue| self.shows_listed(caller, name(tool).as_deref());
         let all = tools.len();
         let shown: Vec<&str> = tools.into_iter().filter(is_shown).map(RawValue::get).collect();
         if shown.len() == all {
-            return None;
+            return Ok(None);
         }
         let shown = format!("[{}]", shown.join(","));
-        Some(result.set("tools", shown).to_json())
+        Ok(Some(result.set("tools", shown).to_json()))
     }
 
     /// Whether the rules let a caller see its own task in lists: a scope that is missing can be had.

@@ -47,6 +47,8 @@ pub(super) struct Manner {
     pub(super) params: Option<String>,
     /// `rewrite` leaves complete results as they are.
     pub(super) keeps_complete: bool,
+    /// `rewrite` leaves out what the client must not see: what it can't be asked about does not pass.
+    pub(super) filters: bool,
     /// The upstream does tasks itself, and may see what is said of them.
     pub(super) passes_tasks: bool,
 }
@@ -143,12 +145,13 @@ impl Gateway {
         let deadline = manner.deadline.unwrap_or(call.route.tools.otherwise.deadline);
         Plan {
             id: id.clone(),
-            split_batches: upstream.has_batches()
-                && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
+            split_batches: manner.filters
+                || upstream.has_batches() && (!version.has_batches() || manner.rewrite.is_some() || minted.is_some()),
             minted,
             limit: call.route.max_message,
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
             rewrite: manner.rewrite.clone(),
+            filters: manner.filters,
             keeps_complete: manner.keeps_complete || manner.rewrite.is_none(),
             deadline: Instant::now() + deadline,
             keep_alive: self.keep_alive,

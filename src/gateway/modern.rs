@@ -72,7 +72,8 @@ impl Gateway {
         match (request.method, side) {
             (Method::ToolsCall, side) => self.modern_tools_call(call, request, envelope, side).await,
             (method, Side::Modern(upstream)) => {
-                let manner = Manner { rewrite: rewrite_of(method, call), ..Manner::default() };
+                let filters = method == Method::ToolsList && !call.route.shows_all_tools();
+                let manner = Manner { rewrite: rewrite_of(method, call), filters, ..Manner::default() };
                 self.modern_forward(call, request, envelope, upstream, manner).await
             }
             (_, Side::Legacy) => self.fronted(call, request, envelope, Side::Legacy).await,
@@ -204,16 +205,19 @@ fn with_state(request: &Request<'_>, state: String) -> Option<String> {
 /// What is changed in a server's answer to a method, beside what is checked in all.
 fn rewrite_of(method: Method, call: &Call) -> Option<Rewrite> {
     let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
-    let change: fn(&str, &Route, &Arc<Caller>) -> Option<String> = match method {
+    let change: fn(&str, &Route, &Arc<Caller>) -> Result<Option<String>, Fault> = match method {
         Method::Discover => |result, route, _| {
             route.eras.introduced(result);
-            discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway })
+            Ok(discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway }))
         },
         Method::ToolsList => permitted_tools,
         _ => return None,
     };
     Some(Arc::new(move |outcome| match outcome {
-        Outcome::Result(result) => change(result.get(), &route, &caller).map_or(Rewritten::Same, Rewritten::Result),
+        Outcome::Result(result) => match change(result.get(), &route, &caller) {
+            Ok(changed) => changed.map_or(Rewritten::Same, Rewritten::Result),
+            Err(fault) => Rewritten::fault(fault),
+        },
         Outcome::Error(_) => Rewritten::Same,
     }))
 }
@@ -243,16 +247,19 @@ pub(super) fn discovered(result: &str, tasks: TasksOf) -> Option<String> {
 /// A page of tools without those that the caller may not know of and those whose annotations are not valid; `None` when it
 /// can pass as it is. What was filtered may not be kept for others (2026-07-28 caching, "Cache Scope"), and neither may what
 /// others would see filtered.
-fn permitted_tools(result: &str, route: &Route, caller: &Arc<Caller>) -> Option<String> {
+///
+/// # Errors
+/// Something is to be left out of what can't be read.
+fn permitted_tools(result: &str, route: &Route, caller: &Arc<Caller>) -> Result<Option<String>, Fault> {
     let valid = schemas::without_invalid(result);
-    let shown = route.only_shown(caller, valid.as_deref().unwrap_or(result));
+    let shown = route.only_shown(caller, valid.as_deref().unwrap_or(result))?;
     let shown = match shown.or(valid) {
         Some(shown) => shown,
-        None if route.rules.is_empty() => return None,
+        None if route.rules.is_empty() => return Ok(None),
         None => result.to_owned(),
     };
-    let mut shown = Object::parse(&shown).ok()?;
-    Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json())
+    let mut shown = Object::parse(&shown).map_err(|_| Fault::UpstreamProtocol)?;
+    Ok(Some(shown.set("ttlMs", "0").set("cacheScope", "\"private\"").to_json()))
 }
 
 /// What is looked at in every answer of a server of the same era.
@@ -277,22 +284,31 @@ impl Checks {
                     Cow::Borrowed(_) => Rewritten::Same,
                 }
             }
-            Outcome::Result(result) => self
-                .look_at_result(result.get())
-                .unwrap_or_else(|| self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))),
+            Outcome::Result(result) => {
+                self.look_at_result(result.get(), outcome).unwrap_or_else(|| self.changed(outcome))
+            }
         }
     }
 
+    /// What the method alone makes of an outcome.
+    fn changed(&self, outcome: &Outcome<'_>) -> Rewritten {
+        self.inner.as_ref().map_or(Rewritten::Same, |inner| inner(outcome))
+    }
+
     /// `None` for a result that is complete. Most are, and are known to be without being read.
-    fn look_at_result(&self, result: &str) -> Option<Rewritten> {
+    fn look_at_result(&self, result: &str, outcome: &Outcome<'_>) -> Option<Rewritten> {
         if is_plainly_complete(result.as_bytes()) {
             return None;
         }
         if !is_typed(result) {
             // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
             self.gateway.looked_legacy(&self.route);
-            let complete = project::result_for_modern("", result, None);
-            return Some(complete.map_or(Rewritten::Same, Rewritten::Result));
+            let complete = |result: &str| project::result_for_modern("", result, None);
+            return Some(match self.changed(outcome) {
+                Rewritten::Same => complete(result).map_or(Rewritten::Same, Rewritten::Result),
+                Rewritten::Result(changed) => Rewritten::Result(complete(&changed).unwrap_or(changed)),
+                refused @ Rewritten::Error(_) => refused,
+            });
         }
         let broken = || Some(Rewritten::Error(Fault::UpstreamProtocol.to_error().to_json()));
         match (ResultType::of(result), &self.binding) {

@@ -161,6 +161,7 @@ impl Gateway {
             drop_priming: upstream.has_priming_events() && !version.has_priming_events(),
             split_batches: upstream.has_batches() && !version.has_batches(),
             rewrite: None,
+            filters: false,
             keeps_complete: false,
             deadline: Instant::now() + route.tools.otherwise.deadline,
             keep_alive: self.keep_alive,

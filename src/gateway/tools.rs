@@ -32,20 +32,25 @@ impl Gateway {
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
         let has_tasks = call.route.adds_tasks(&session);
-        let rewrite: Option<Rewrite> = if has_tasks || !call.route.shows_all_tools() {
+        let filters = !call.route.shows_all_tools();
+        let rewrite: Option<Rewrite> = if has_tasks || filters {
             let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
             Some(Arc::new(move |outcome| match outcome {
                 Outcome::Result(result) => {
-                    let is_shown = |tool: &str| route.shows_tool(&caller, tool);
-                    list_for_client(result.get(), &route.tools, is_shown, has_tasks)
-                        .map_or(Rewritten::Same, Rewritten::Result)
+                    let is_shown = |tool: Option<&str>| route.shows_listed(&caller, tool);
+                    match list_for_client(result.get(), &route.tools, is_shown, has_tasks) {
+                        Some(list) => Rewritten::Result(list),
+                        // What can't be read can't be filtered.
+                        None if filters => Rewritten::fault(Fault::UpstreamProtocol),
+                        None => Rewritten::Same,
+                    }
                 }
                 Outcome::Error(_) => Rewritten::Same,
             }))
         } else {
             None
         };
-        self.forward(call, session, request, Manner { rewrite, ..Manner::default() }).await
+        self.forward(call, session, request, Manner { rewrite, filters, ..Manner::default() }).await
     }
 
     /// Calls a tool: plainly, or as a task.
@@ -172,11 +177,11 @@ fn params_for_upstream(request: &Request<'_>) -> String {
 }
 
 /// A page of tools as the client sees it: none that it may not know of, each with what the route says of tasks. An
-/// upstream's own word is void: it has no tasks (2025-11-25 tasks, "Tool-Level Negotiation" 1).
+/// upstream's own word is void: it has no tasks (2025-11-25 tasks, "Tool-Level Negotiation" 1). `None` for what is no page.
 fn list_for_client(
     result: &str,
     policy: &ToolPolicy,
-    is_shown: impl Fn(&str) -> bool,
+    is_shown: impl Fn(Option<&str>) -> bool,
     has_tasks: bool,
 ) -> Option<String> {
     let mut result = Object::parse(result).ok()?;
@@ -185,7 +190,7 @@ fn list_for_client(
         let parsed = Object::parse(tool.get()).ok();
         let name = parsed.as_ref().and_then(|tool| string_value(tool.get("name")?));
         match (parsed.clone(), name) {
-            (_, Some(name)) if !is_shown(&name) => None,
+            (_, name) if !is_shown(name.as_deref()) => None,
             (Some(mut tool), Some(name)) if has_tasks => {
                 let execution = tool.get("execution").unwrap_or("{}").to_owned();
                 let mut execution = Object::parse(&execution).unwrap_or_default();
@@ -212,21 +217,19 @@ mod tests {
             rules: vec![ToolRule { pattern: Pattern::parse("ping").unwrap(), policy: forbidden }],
             ..ToolPolicy::default()
         };
+        let permits = |tool: Option<&str>| tool.is_some_and(|tool| policy.permits(tool));
         let page = r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"forbidden"}},{"name":"admin_x"},{"name":"ping"},5],"nextCursor":"c d\"","_meta":{}}"#;
         assert_eq!(
-            list_for_client(page, &policy, |tool| policy.permits(tool), true).unwrap(),
-            r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"optional"}},{"name":"ping","execution":{"taskSupport":"forbidden"}},5],"nextCursor":"c d\"","_meta":{}}"#
+            list_for_client(page, &policy, permits, true).unwrap(),
+            r#"{"tools":[{"name":"a","zz":1.10,"execution":{"y":2,"taskSupport":"optional"}},{"name":"ping","execution":{"taskSupport":"forbidden"}}],"nextCursor":"c d\"","_meta":{}}"#
         );
         assert_eq!(
-            list_for_client(
-                r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#,
-                &policy,
-                |tool| policy.permits(tool),
-                false
-            )
-            .unwrap(),
+            list_for_client(r#"{"tools":[{"name":"admin_x"},{"name":"b"}]}"#, &policy, permits, false).unwrap(),
             r#"{"tools":[{"name":"b"}]}"#
         );
+        let unnamed = r#"{"tools":[5,{"name":6}]}"#;
+        assert_eq!(list_for_client(unnamed, &policy, |_| true, true).unwrap(), unnamed);
+        assert_eq!(list_for_client(unnamed, &policy, permits, true).unwrap(), r#"{"tools":[]}"#);
         assert_eq!(list_for_client("{}", &policy, |_| true, true), None);
     }
 }

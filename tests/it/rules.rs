@@ -3,6 +3,8 @@
 use http::StatusCode;
 use taskgate::demo::server::{Era, Options};
 
+use crate::support::raw_upstream::{Heard, RawUpstream, json_body};
+use crate::support::stateless::stateless;
 use crate::support::{Answer, Client, Gateway, Issuer, Modern, Value, json, text_of};
 
 const UNKNOWN: &str = r#"{"code":-32602,"message":"Unknown tool"}"#;
@@ -265,4 +267,48 @@ async fn scopes_can_be_had_and_are_asked_for_all_at_once() {
     legacy.set_token(&rich);
     assert_eq!(legacy.try_answer(&question, answer()).await.status, StatusCode::ACCEPTED);
     assert_eq!(text_of(&legacy.outcome(&id).await), "Hello, Ann");
+}
+
+/// A list is filtered or refused, whatever a server makes of it, in both eras and where the client takes events or not.
+#[tokio::test]
+async fn what_cannot_be_filtered_does_not_pass() {
+    let hidden = r#"{"name":"secret","inputSchema":{"type":"object"}}"#;
+    let shown = r#"{"name":"a","inputSchema":{"type":"object"}}"#;
+    let listing = move |heard: &Heard, typed: &str| -> String {
+        let list = |tools: String| heard.answer(&format!("{{{typed}\"tools\":{tools}}}"));
+        match heard.body["params"]["cursor"].as_str().unwrap_or_default() {
+            "array" => format!("[{}]", list(format!("[{hidden}]"))),
+            "page" => list(hidden.to_owned()),
+            "broken" => list(format!("[{hidden}]")).replace("\"result\"", "\"error\":1,\"result\""),
+            "other" => list(format!("[{hidden}]")).replacen("\"id\":", "\"id\":1000", 1),
+            "unnamed" => list(format!(r#"[{{"title":"secret"}},"secret",{shown}]"#)),
+            _ => list(format!("[{hidden},{shown}]")),
+        }
+    };
+    let legacy =
+        RawUpstream::start(move |heard| (heard.method == "tools/list").then(|| vec![json_body(&listing(heard, ""))]))
+            .await;
+    let modern = |typed: &'static str| {
+        stateless(json!({"tools": {}}), move |heard| {
+            (heard.method == "tools/list").then(|| vec![json_body(&listing(heard, typed))])
+        })
+    };
+    let (untyped, typed) = (modern("").await, modern("\"resultType\":\"complete\",").await);
+    for (upstream, is_modern) in [(&legacy, false), (&untyped, true), (&typed, true)] {
+        let gateway = Gateway::setup().in_front_of(&upstream.url()).tools("deny: [secret]").start().await;
+        let (stateful, modern) = (gateway.open().await, Modern::new(&gateway));
+        for cursor in ["", "unnamed", "array", "page", "broken", "other"] {
+            let params = json!({"cursor": cursor});
+            let answer = if is_modern {
+                let answer = modern.open("tools/list", params).await;
+                answer.messages().await
+            } else {
+                stateful.request("tools/list", params).await.messages().await
+            };
+            let text = json!(answer).to_string();
+            assert!(!text.contains("secret"), "{cursor}, modern: {is_modern}: {text}");
+            let is_list = ["", "unnamed"].contains(&cursor);
+            assert_eq!(is_list, text.contains(r#""name":"a""#), "{cursor}, modern: {is_modern}: {text}");
+        }
+    }
 }

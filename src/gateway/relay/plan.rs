@@ -41,6 +41,13 @@ pub(in crate::gateway) enum Rewritten {
     Error(String),
 }
 
+impl Rewritten {
+    /// The error that the client gets in place of what the upstream should not have sent.
+    pub(in crate::gateway) fn fault(fault: Fault) -> Self {
+        Self::Error(fault.to_error().to_json())
+    }
+}
+
 /// An upstream's answer, as far as it has to be there before the client's can begin.
 pub(in crate::gateway) enum Begun {
     /// All of it, as one message.
@@ -77,6 +84,8 @@ pub(in crate::gateway) struct Plan {
     pub split_batches: bool,
     /// What to do with the result.
     pub rewrite: Option<Rewrite>,
+    /// It leaves out what the client must not see.
+    pub filters: bool,
     /// It leaves complete results as they are.
     pub keeps_complete: bool,
     /// When to give up.
@@ -142,6 +151,10 @@ impl Plan {
             }
             Ok((Message::Notification { method, params: Some(params) }, _)) if method == PROGRESS_METHOD => {
                 self.progress(message, params).map_or(Look::Same, Look::Progress)
+            }
+            // A client may read as its answer what is none by the letter.
+            Ok((Message::Response { outcome: Outcome::Result(_), .. }, _)) | Err(_) if self.filters => {
+                Look::Response(jsonrpc::error_response(Some(&self.id), &Fault::UpstreamProtocol.to_error()))
             }
             _ => Look::Same,
         }

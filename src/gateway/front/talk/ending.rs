@@ -114,7 +114,7 @@ impl Talk<'_> {
             result = &page;
         }
         let Job { route, caller, method, .. } = &*self.job;
-        let permitted = (**method == *"tools/list").then(|| route.only_shown(caller, result));
+        let permitted = (**method == *"tools/list").then(|| route.only_shown(caller, result)).transpose()?;
         let result = permitted.flatten().unwrap_or_else(|| result.to_owned());
         let projected = project::result_for_modern(&self.job.method, &result, self.server_info().as_deref());
         Ok(Step::Answer(Ok(projected.ok_or(Fault::UpstreamProtocol)?)))
