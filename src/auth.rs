@@ -79,11 +79,11 @@ enum Failure {
     Unavailable,
 }
 
-/// What is remembered of a token.
+/// What is remembered of a token that was good. It stays, as long as there is room, when it has to be checked again.
 #[derive(Debug, Clone)]
 struct Entry {
-    /// Its bearer; `None` for a token that is none.
-    caller: Option<Arc<Caller>>,
+    /// Its bearer.
+    caller: Arc<Caller>,
     /// From then on it has to be checked again.
     until: Timestamp,
     /// By which issuer's keys it was checked, and in which generation of them.
@@ -241,10 +241,14 @@ impl Tokens {
 
     /// What is known of a token: its bearer, or that it is none.
     fn recall(&self, key: &Key) -> Option<Option<Arc<Caller>>> {
-        let entry = self.cache.get(key)?;
-        let is_good = entry.until > self.clock.now()
-            && entry.checked.is_none_or(|(issuer, generation)| self.issuers.is_current(issuer, generation));
-        is_good.then_some(entry.caller)
+        let is_good = |entry: &Entry| {
+            entry.until > self.clock.now()
+                && entry.checked.is_none_or(|(issuer, generation)| self.issuers.is_current(issuer, generation))
+        };
+        match self.cache.get(key).filter(is_good) {
+            Some(entry) => Some(Some(entry.caller)),
+            None => self.introspector.as_ref()?.refuses(key).map(|_| None),
+        }
     }
 }
 

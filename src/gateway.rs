@@ -504,6 +504,7 @@ fn owner(principal: &Principal, route: &Route) -> Owner {
         issuer: Arc::clone(&principal.issuer),
         subject: Arc::clone(&principal.subject),
         client: Arc::clone(&principal.client),
+        principal: principal.digest(),
         route: Arc::clone(&route.name),
     }
 }

@@ -58,6 +58,8 @@ pub struct Owner {
     pub subject: Arc<str>,
     /// The OAuth client, where there is one.
     pub client: Arc<str>,
+    /// The principal's digest: the names alone don't tell a key from a token.
+    pub principal: [u8; 16],
     /// The route on which the task was made; it does not exist on any other.
     pub route: Arc<str>,
 }

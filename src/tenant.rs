@@ -19,6 +19,19 @@ use crate::clock::Timestamp;
 /// The tenant of callers who are not authenticated.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// What a caller has shown. The same names in another kind of credential are somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credential {
+    /// None: nobody is authenticated.
+    Nothing,
+    /// A key that the configuration knows.
+    ApiKey,
+    /// A token for which an issuer vouches.
+    Token,
+    /// A token that only the upstream can judge.
+    PassedToken,
+}
+
 /// A caller: whoever may see the same tasks is the same principal.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,6 +44,8 @@ pub struct Principal {
     pub subject: Arc<str>,
     /// The OAuth client, where there is one.
     pub client: Arc<str>,
+    /// What they have shown.
+    pub credential: Credential,
     /// Whether anybody vouched for the caller. Callers that are not authenticated can't be told apart.
     pub authenticated: bool,
     digest: [u8; 16],
@@ -40,13 +55,13 @@ impl Principal {
     /// Every caller of a gateway that authenticates nobody.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self::of(Arc::from(DEFAULT_TENANT), [Arc::from(""), Arc::from(""), Arc::from("")], false)
+        Self::of(Arc::from(DEFAULT_TENANT), [Arc::from(""), Arc::from(""), Arc::from("")], Credential::Nothing)
     }
 
     /// A caller who has shown an API key.
     #[must_use]
     pub fn of_api_key(tenant: Arc<str>, subject: Arc<str>) -> Self {
-        Self::of(tenant, [Arc::from(""), subject, Arc::from("")], true)
+        Self::of(tenant, [Arc::from(""), subject, Arc::from("")], Credential::ApiKey)
     }
 
     /// A caller whose token is nobody's business here but their own server's: all that is known of them is which one they show.
@@ -55,21 +70,22 @@ impl Principal {
     pub fn of_passed_token(sha256: &[u8; 32]) -> Self {
         let name: String = sha256.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let subject = format!("token:{name}").into();
-        Self::of(Arc::from(DEFAULT_TENANT), [Arc::from(""), subject, Arc::from("")], false)
+        Self::of(Arc::from(DEFAULT_TENANT), [Arc::from(""), subject, Arc::from("")], Credential::PassedToken)
     }
 
     /// A caller for whom an issuer vouches; `client` is empty where there is none.
     #[must_use]
     pub fn of_token(tenant: Arc<str>, issuer: Arc<str>, subject: Arc<str>, client: Arc<str>) -> Self {
-        Self::of(tenant, [issuer, subject, client], true)
+        Self::of(tenant, [issuer, subject, client], Credential::Token)
     }
 
-    fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], authenticated: bool) -> Self {
-        let digest = digest([&tenant, &issuer, &subject, &client], authenticated);
-        Self { tenant, issuer, subject, client, authenticated, digest }
+    fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], credential: Credential) -> Self {
+        let digest = digest([&tenant, &issuer, &subject, &client], credential);
+        let authenticated = matches!(credential, Credential::ApiKey | Credential::Token);
+        Self { tenant, issuer, subject, client, credential, authenticated, digest }
     }
 
-    /// Stands for the principal in tokens that are bound to it. Computed once, when the principal was made.
+    /// Stands for the principal in whatever is bound to it, the kind of credential included. Computed once, when the principal was made.
     #[must_use]
     pub fn digest(&self) -> [u8; 16] {
         self.digest
@@ -83,6 +99,7 @@ impl fmt::Debug for Principal {
             .field("issuer", &self.issuer)
             .field("subject", &self.subject)
             .field("client", &self.client)
+            .field("credential", &self.credential)
             .field("authenticated", &self.authenticated)
             .finish_non_exhaustive()
     }
@@ -152,9 +169,9 @@ impl fmt::Debug for Caller {
 
 /// The first half of a SHA-256 over all members. Each is preceded by its length, so that no two principals are the
 /// same bytes ("ab" + "c", "a" + "bc").
-fn digest(members: [&str; 4], authenticated: bool) -> [u8; 16] {
+fn digest(members: [&str; 4], credential: Credential) -> [u8; 16] {
     let mut context = Context::new(&SHA256);
-    context.update(&[u8::from(authenticated)]);
+    context.update(&[credential as u8]);
     for member in members {
         context.update(&(member.len() as u64).to_be_bytes());
         context.update(member.as_bytes());
@@ -167,21 +184,21 @@ fn digest(members: [&str; 4], authenticated: bool) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    fn named(tenant: &str, others: [&str; 3], authenticated: bool) -> Principal {
-        Principal::of(Arc::from(tenant), others.map(Arc::from), authenticated)
+    fn named(tenant: &str, others: [&str; 3], credential: Credential) -> Principal {
+        Principal::of(Arc::from(tenant), others.map(Arc::from), credential)
     }
 
     #[test]
     fn a_digest_tells_principals_apart_wherever_they_differ() {
         let all = [
             Principal::anonymous(),
-            named("default", ["", "", ""], true),
-            named("t", ["i", "s", "c"], true),
-            named("ti", ["", "s", "c"], true),
-            named("t", ["is", "", "c"], true),
-            named("t", ["i", "sc", ""], true),
-            named("t", ["i", "c", "s"], true),
-            named("t", ["", "", ""], true),
+            named("default", ["", "", ""], Credential::Token),
+            named("t", ["i", "s", "c"], Credential::Token),
+            named("ti", ["", "s", "c"], Credential::Token),
+            named("t", ["is", "", "c"], Credential::Token),
+            named("t", ["i", "sc", ""], Credential::Token),
+            named("t", ["i", "c", "s"], Credential::Token),
+            named("t", ["", "", ""], Credential::Token),
         ];
         for (index, one) in all.iter().enumerate() {
             for other in &all[index + 1..] {
@@ -190,6 +207,22 @@ mod tests {
         }
         assert_eq!(Principal::anonymous().digest(), Principal::anonymous().digest());
         assert_ne!(Principal::anonymous().digest(), [0; 16]);
+    }
+
+    #[test]
+    fn the_same_names_in_another_kind_of_credential_are_somebody_else() {
+        let kinds = [Credential::Nothing, Credential::ApiKey, Credential::Token, Credential::PassedToken];
+        for one in kinds {
+            for other in kinds {
+                let (left, right) = (named("t", ["", "s", ""], one), named("t", ["", "s", ""], other));
+                assert_eq!(left == right, one == other, "{left:?} {right:?}");
+                assert_eq!(left.digest() == right.digest(), one == other, "{left:?} {right:?}");
+            }
+        }
+        let (key, passed) = (Principal::of_api_key("t".into(), "s".into()), Principal::of_passed_token(&[0; 32]));
+        assert!(key != Principal::of_token("t".into(), "".into(), "s".into(), "".into()));
+        assert!(passed != Principal::of_api_key(passed.tenant.clone(), passed.subject.clone()));
+        assert!(key.authenticated && !passed.authenticated);
     }
 
     #[test]

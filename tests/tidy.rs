@@ -336,7 +336,32 @@ fn decisions_are_numbered_linked_and_whole() {
             findings.add(&note.path, "longer than a page: 80 lines");
         }
     }
+    let links = index.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let listed: Vec<&str> = links.filter(|link| link.starts_with('0')).collect();
+    let names: Vec<&str> = notes.iter().filter_map(|note| note.path.rsplit('/').next()).collect();
+    if listed != names {
+        findings.add("docs/decisions/README.md", "does not list each note once, in the order of their numbers");
+    }
     assert!(!notes.is_empty());
+    findings.none();
+}
+
+/// Two branches that both add a line to a table leave it there twice.
+#[test]
+fn each_file_of_the_gateway_is_once_in_its_table() {
+    let mut findings = Findings::default();
+    let text = read("ARCHITECTURE.md");
+    let (_, table) = text.split_once("Inside `gateway`").expect("no table of the gateway's files");
+    let (table, _) = table.split_once("Inside `auth`").expect("no end of that table");
+    let cells: Vec<&str> = table.lines().filter_map(|line| line.split('|').nth(1)).collect();
+    for file in files().iter().filter(|file| file.path.starts_with("src/gateway/")) {
+        let name = &file.path["src/gateway/".len()..];
+        let times: usize = cells.iter().map(|cell| cell.matches(&format!("`{name}`")).count()).sum();
+        if !name.contains('/') && times != 1 {
+            findings.add("ARCHITECTURE.md", &format!("names {} {times} times in its table", file.path));
+        }
+    }
+    assert!(cells.len() > 10, "{}", cells.len());
     findings.none();
 }
 

@@ -56,6 +56,13 @@ impl<V: Clone> Cache<V> {
         part.put(key, value, self.half);
     }
 
+    /// Forgets.
+    pub(super) fn remove(&self, key: &Key) {
+        let mut part = self.part(key);
+        part.young.remove(key);
+        part.old.remove(key);
+    }
+
     fn part(&self, key: &Key) -> MutexGuard<'_, Part<V>> {
         let [first, ..] = key.digest;
         let part = self.parts.get(usize::from(first) % PARTS).unwrap_or(&self.parts[0]);
@@ -107,5 +114,7 @@ mod tests {
         cache.put(other, 2);
         cache.put(key(1), 3);
         assert_eq!((cache.get(&key(1)), cache.get(&other)), (Some(3), Some(2)));
+        cache.remove(&key(1));
+        assert_eq!((cache.get(&key(1)), cache.get(&other)), (None, Some(2)));
     }
 }

@@ -110,7 +110,8 @@ fn scopes(claims: &Map<String, Value>) -> Result<Scopes, Why> {
     }
 }
 
-fn name<'a>(claims: &'a Map<String, Value>, claim: &str) -> Result<Option<&'a str>, Why> {
+/// Somebody's name; `None` where the claim is absent.
+pub(super) fn name<'a>(claims: &'a Map<String, Value>, claim: &str) -> Result<Option<&'a str>, Why> {
     text(claims, claim, LONGEST_NAME)
 }
 

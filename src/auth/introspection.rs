@@ -31,6 +31,12 @@ const GOOD: Duration = Duration::from_secs(60);
 const BAD: Duration = Duration::from_secs(10);
 /// Questions that may be under way; more tokens are turned away for the moment.
 const MOST_ASKED: usize = 1024;
+/// Those of them that tokens may have which were not good before: whoever invents tokens leaves room for the others.
+const MOST_NEW: usize = 768;
+/// How often the log repeats a warning that each of many tokens gives cause for.
+const WARNING: Duration = Duration::from_secs(60);
+/// Refusals that are remembered, apart from the tokens that are good: invented ones push out only each other.
+const REFUSALS: usize = 1024;
 
 /// The server that is asked.
 #[derive(Debug, Clone)]
@@ -63,6 +69,13 @@ enum Outcome {
     Unavailable,
 }
 
+/// A token that is none, until it is asked about again.
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    why: Why,
+    until: Timestamp,
+}
+
 /// Asks.
 #[derive(Debug)]
 pub(super) struct Introspector {
@@ -72,10 +85,29 @@ pub(super) struct Introspector {
     others: Box<[Arc<str>]>,
     fetcher: Fetcher,
     cache: Arc<Cache<Entry>>,
+    refusals: Cache<Refusal>,
     clock: Clock,
     jobs: Jobs,
     asked: Mutex<HashMap<Key, watch::Receiver<Option<Outcome>>>>,
     is_down: AtomicBool,
+    full: Seldom,
+    misnamed: Seldom,
+}
+
+/// A warning that is not repeated before its time.
+#[derive(Debug, Default)]
+struct Seldom(Mutex<Option<Timestamp>>);
+
+impl Seldom {
+    /// Whether it is to be given now.
+    fn is_due(&self, now: Timestamp) -> bool {
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = next.is_none_or(|next| next <= now);
+        if is_due {
+            *next = Some(now.plus(WARNING));
+        }
+        is_due
+    }
 }
 
 /// What an introspector needs.
@@ -99,10 +131,13 @@ impl Introspector {
             others,
             fetcher,
             cache,
+            refusals: Cache::new(REFUSALS),
             clock,
             jobs,
             asked: Mutex::default(),
             is_down: AtomicBool::new(false),
+            full: Seldom::default(),
+            misnamed: Seldom::default(),
         })
     }
 
@@ -138,12 +173,16 @@ impl Introspector {
             return Ok(answer.clone());
         }
         // It may have been answered since the cache was looked at.
-        if let Some(entry) = self.cache.get(&key).filter(|entry| entry.until > self.clock.now()) {
-            let outcome = entry.caller.map_or(Outcome::Refused("it is not active"), Outcome::Caller);
+        let known = self.cache.get(&key);
+        let most = if known.is_some() { MOST_ASKED } else { MOST_NEW };
+        let good = known.filter(|entry| entry.until > self.clock.now()).map(|entry| Outcome::Caller(entry.caller));
+        if let Some(outcome) = good.or_else(|| self.refuses(&key).map(Outcome::Refused)) {
             return Ok(watch::channel(Some(outcome)).1);
         }
-        if asked.len() >= MOST_ASKED {
-            tracing::warn!("too many tokens wait for introspection");
+        if asked.len() >= most {
+            if self.full.is_due(self.clock.now()) {
+                tracing::warn!("too many tokens wait for introspection");
+            }
             return Err(Failure::Unavailable);
         }
         let (sender, answer) = watch::channel(None);
@@ -157,6 +196,27 @@ impl Introspector {
             }
         });
         Ok(answer)
+    }
+
+    /// Why a token was refused a moment ago.
+    pub(super) fn refuses(&self, key: &Key) -> Option<Why> {
+        self.refusals.get(key).filter(|refusal| refusal.until > self.clock.now()).map(|refusal| refusal.why)
+    }
+
+    /// Remembers what came of a question.
+    fn remember(&self, key: Key, judged: Result<(Caller, Timestamp), Why>) -> Outcome {
+        match judged {
+            Ok((caller, until)) => {
+                let caller = Arc::new(caller);
+                self.cache.put(key, Entry { caller: Arc::clone(&caller), until, checked: None });
+                Outcome::Caller(caller)
+            }
+            Err(why) => {
+                self.cache.remove(&key);
+                self.refusals.put(key, Refusal { why, until: self.clock.now().plus(BAD) });
+                Outcome::Refused(why)
+            }
+        }
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<Key, watch::Receiver<Option<Outcome>>>> {
@@ -181,6 +241,21 @@ impl Introspector {
         members::read(&answer.body).ok_or_else(|| fetch::Error::Json("a member is there twice".to_owned()))
     }
 
+    /// A file that names the wrong issuer, or none, has every token refused: the log has to say so by itself.
+    fn misnamed(&self, named: &str, configured: Option<&str>, now: Timestamp) -> Why {
+        if self.misnamed.is_due(now) {
+            let (endpoint, configured) = (&*self.endpoint, configured.unwrap_or_default());
+            tracing::warn!(
+                endpoint,
+                named,
+                configured,
+                "an introspected token is refused: its issuer is another one than `auth.introspection.issuer`, or without \
+                 that key one of `auth.jwt`"
+            );
+        }
+        "its issuer is not the one that is configured"
+    }
+
     /// Reads an answer about an active token: the bearer, and until when that is believed.
     fn judge(
         &self,
@@ -200,13 +275,11 @@ impl Introspector {
             Audience::Nobody => return Err("it has no audience"),
             Audience::Elsewhere => return Err("it is for others"),
         }
-        let issuer = match (answer.get("iss"), issuer) {
+        let issuer = match (claims::name(&answer, "iss")?, issuer) {
             (None, issuer) => issuer.clone().unwrap_or_else(|| Arc::clone(&self.endpoint)),
-            (Some(Value::String(named)), Some(issuer)) if **named == **issuer => Arc::clone(issuer),
-            (Some(Value::String(named)), None) if !self.others.iter().any(|other| **other == **named) => {
-                named.as_str().into()
-            }
-            _ => return Err("its issuer is not the one that is configured"),
+            (Some(named), Some(issuer)) if *named == **issuer => Arc::clone(issuer),
+            (Some(named), None) if !self.others.iter().any(|other| **other == *named) => named.into(),
+            (Some(named), configured) => return Err(self.misnamed(named, configured.as_deref(), now)),
         };
         let caller = claims::caller(answer, &issuer, terms, expires)?;
         let latest = now.plus(GOOD);
@@ -239,20 +312,104 @@ impl Question {
         if introspector.is_down.swap(false, Ordering::Relaxed) {
             tracing::info!("tokens can be introspected again");
         }
-        let (outcome, caller, until) = match judged {
-            Ok((caller, until)) => {
-                let caller = Arc::new(caller);
-                (Outcome::Caller(Arc::clone(&caller)), Some(caller), until)
-            }
-            Err(why) => (Outcome::Refused(why), None, now.plus(BAD)),
-        };
-        introspector.cache.put(self.key, Entry { caller, until, checked: None });
-        outcome
+        introspector.remember(self.key, judged)
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
         self.introspector.asked().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::resource;
+    use super::*;
+
+    fn introspector() -> Arc<Introspector> {
+        let url = Uri::from_static("http://127.0.0.1:9/introspect");
+        let terms = Terms { audiences: Some(Vec::new()), ..Terms::default() };
+        let config = Config { url, authorization: None, issuer: None, terms };
+        let (cache, jobs) = (Arc::new(Cache::new(1_000)), Jobs::default());
+        let others = ["https://signed".into()].into();
+        Introspector::new(config, Parts { others, fetcher: Fetcher::new(), cache, clock: Clock::system(), jobs })
+    }
+
+    fn key(number: usize) -> Key {
+        Key { digest: crate::auth::sha256(&number.to_be_bytes()), resource: 0 }
+    }
+
+    fn here() -> Arc<Resource> {
+        let config = resource::Config { url: "https://a/mcp".to_owned(), ..Default::default() };
+        Arc::new(Resource::new(0, &config))
+    }
+
+    impl Introspector {
+        fn judged(&self, answer: Value) -> Result<(Caller, Timestamp), Why> {
+            let Value::Object(answer) = answer else { panic!("{answer}") };
+            self.judge(answer, &here(), self.clock.now())
+        }
+
+        fn is_known(&self, number: usize) -> bool {
+            self.cache.get(&key(number)).is_some()
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_none_push_out_no_others() {
+        let introspector = introspector();
+        introspector.remember(key(0), introspector.judged(json!({"sub": "ann"})));
+        for number in 1..20_000 {
+            introspector.remember(key(number), Err("it is not active"));
+            assert!(introspector.refuses(&key(number)).is_some() && !introspector.is_known(number));
+        }
+        assert!(introspector.is_known(0) && introspector.refuses(&key(1)).is_none());
+        // Who was good is so no more.
+        introspector.remember(key(0), Err("it is not active"));
+        assert!(!introspector.is_known(0) && introspector.refuses(&key(0)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_that_were_good_have_a_share_of_the_questions() {
+        let (introspector, here) = (introspector(), here());
+        let may_ask = |number| introspector.question("token", key(number), &here).is_ok();
+        for number in MOST_ASKED..2 * MOST_ASKED - MOST_NEW + 1 {
+            introspector.remember(key(number), introspector.judged(json!({"sub": "ann"})));
+        }
+        tokio::time::advance(GOOD + Duration::from_secs(1)).await;
+        // None of the questions is put before this test waits for something.
+        assert!((0..MOST_NEW).all(may_ask));
+        assert!(!may_ask(MOST_NEW), "a token that nobody has seen");
+        assert!((MOST_ASKED..2 * MOST_ASKED - MOST_NEW).all(may_ask));
+        assert!(!may_ask(2 * MOST_ASKED - MOST_NEW), "more than there may be");
+        assert!(may_ask(0), "it is asked about already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_issuer_is_told_but_not_for_each_token() {
+        let introspector = introspector();
+        let judge = |iss: &str| introspector.judged(json!({"sub": "ann", "iss": iss})).is_ok();
+        assert!(judge("https://i") && introspector.misnamed.0.lock().unwrap().is_none());
+        assert!(!judge("https://signed"));
+        assert!(!introspector.misnamed.is_due(introspector.clock.now()), "it has been told");
+        tokio::time::advance(WARNING + Duration::from_secs(1)).await;
+        assert!(introspector.misnamed.is_due(introspector.clock.now()));
+        assert!(!introspector.misnamed.is_due(introspector.clock.now()));
+    }
+
+    #[test]
+    fn an_issuer_is_named_or_it_is_not() {
+        let introspector = introspector();
+        let (caller, _) = introspector.judged(json!({"sub": "ann"})).unwrap();
+        assert_eq!(&*caller.principal.issuer, "http://127.0.0.1:9/introspect");
+        let (caller, _) = introspector.judged(json!({"sub": "ann", "iss": "https://i"})).unwrap();
+        assert_eq!(&*caller.principal.issuer, "https://i");
+        let long = "x".repeat(1025);
+        for iss in [json!(""), json!("a\nb"), json!(long), json!(null), json!(7), json!("https://signed")] {
+            assert!(introspector.judged(json!({"sub": "ann", "iss": iss})).is_err(), "{iss}");
+        }
     }
 }

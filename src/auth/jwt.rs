@@ -125,8 +125,8 @@ impl Issuers {
         let turn = self.turns.get(usize::from(first) % TURNS)?;
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.cache.get(key).filter(|entry| entry.checked == Some((*number, generation)));
-        if let Some(caller) = known.and_then(|entry| entry.caller) {
-            return Some(Ok(caller));
+        if let Some(entry) = known {
+            return Some(Ok(entry.caller));
         }
         match set.check(token.key.as_deref(), token.algorithm, token.input, &token.signature) {
             Check::Good => {}
@@ -138,8 +138,8 @@ impl Issuers {
             Ok(caller) => Arc::new(caller),
             Err(why) => return Some(Err(Failure::Refused(why))),
         };
-        let (remembered, checked) = (Some(Arc::clone(&caller)), Some((*number, generation)));
-        self.cache.put(*key, Entry { caller: remembered, until: *expires, checked });
+        let checked = Some((*number, generation));
+        self.cache.put(*key, Entry { caller: Arc::clone(&caller), until: *expires, checked });
         Some(Ok(caller))
     }
 }

@@ -19,7 +19,6 @@ use crate::gateway::eras;
 use crate::gateway::policy::ToolPolicy;
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
-use crate::oauth::discovery::is_loopback;
 use crate::tls::Files;
 use crate::upstream::credentials;
 
@@ -329,11 +328,6 @@ impl HttpUrl {
     /// The whole URL.
     pub fn uri(&self) -> &Uri {
         &self.0
-    }
-
-    /// Whether nobody on the way can read along: it is https, or on this machine.
-    pub fn is_safe(&self) -> bool {
-        self.0.scheme_str() == Some("https") || self.0.host().is_some_and(is_loopback)
     }
 }
 

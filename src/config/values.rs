@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
 
 use super::{problem::quote, settings::HttpUrl};
+use crate::oauth::discovery;
 
 /// Longest name of a route, which becomes a metric's label.
 const LONGEST_LABEL: usize = 64;
@@ -21,6 +22,13 @@ const LONGEST_PATH: usize = 256;
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let expected = "expected an IP address and a port such as `127.0.0.1:8080` or `[::1]:8080`";
     text.parse().map_err(|_| format!("{expected}, found {}", quote(text)))
+}
+
+/// A URL to which credentials go, or from which keys come: https, or on this machine.
+pub(super) fn secure_url(text: &str) -> Result<HttpUrl, String> {
+    let url = http_url(text)?;
+    discovery::secure(text, None).map_err(|why| why.to_string())?;
+    Ok(url)
 }
 
 pub(super) fn http_url(text: &str) -> Result<HttpUrl, &'static str> {

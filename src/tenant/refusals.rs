@@ -1,4 +1,4 @@
-//! RefusedAccess accesses in the audit log: a line for each, until somebody is refused so often that more lines would say nothing
+//! Refused accesses in the audit log: a line for each, until somebody is refused so often that more lines would say nothing
 //! but fill a disk. From then on they are counted, and the count has a line.
 
 use std::net::IpAddr;

@@ -194,6 +194,18 @@ async fn tasks_of_legacy_sessions() {
     }
 }
 
+/// The same in requests of the modern era.
+fn tasks_in_modern(id: &str) -> [(&'static str, Value); 5] {
+    let answers = json!({"q": {"action": "accept", "content": {"name": "Eve"}}});
+    [
+        ("tasks/get", json!({"taskId": id})),
+        ("tasks/update", json!({"taskId": id, "inputResponses": answers})),
+        ("tasks/update", json!({"taskId": id})),
+        ("tasks/cancel", json!({"taskId": id})),
+        ("subscriptions/listen", json!({"notifications": {"taskIds": [id]}})),
+    ]
+}
+
 #[tokio::test]
 async fn tasks_of_modern_requests() {
     let world = World::start(|setup| setup.tasks("defer: 0s")).await;
@@ -202,16 +214,6 @@ async fn tasks_of_modern_requests() {
     alice.until(&asking, "input_required").await;
     let done = alice.start("exact", json!({})).await;
     alice.until(&done, "completed").await;
-    let answers = json!({"q": {"action": "accept", "content": {"name": "Eve"}}});
-    let tries = |id: &str| {
-        [
-            ("tasks/get", json!({"taskId": id})),
-            ("tasks/update", json!({"taskId": id, "inputResponses": answers})),
-            ("tasks/update", json!({"taskId": id})),
-            ("tasks/cancel", json!({"taskId": id})),
-            ("subscriptions/listen", json!({"notifications": {"taskIds": [id]}})),
-        ]
-    };
     let get = |client: Modern, method: &'static str, params: Value, id: String| async move {
         seen(client.open_with(&[], json!(7), method, params).await, &id, true).await
     };
@@ -219,7 +221,7 @@ async fn tasks_of_modern_requests() {
         let name = who.0;
         let stranger = || world.modern(&who).with_tasks();
         for id in [&asking, &done] {
-            for ((method, theirs), (_, never)) in tries(id).into_iter().zip(tries(NEVER)) {
+            for ((method, theirs), (_, never)) in tasks_in_modern(id).into_iter().zip(tasks_in_modern(NEVER)) {
                 let theirs = get(stranger(), method, theirs, id.clone()).await;
                 assert_eq!(theirs, get(stranger(), method, never, NEVER.to_owned()).await, "{method}: {name}");
             }
@@ -233,7 +235,7 @@ async fn tasks_of_modern_requests() {
     assert_eq!(world.gateway.upstream.stats().answers, 0);
     let own = || world.modern_alice().with_tasks();
     assert_eq!(own().task(&asking).await["status"], "input_required");
-    for ((method, theirs), (_, never)) in tries(&asking).into_iter().zip(tries(NEVER)) {
+    for ((method, theirs), (_, never)) in tasks_in_modern(&asking).into_iter().zip(tasks_in_modern(NEVER)) {
         if theirs.get("taskId").is_none() || method != "tasks/update" || theirs.get("inputResponses").is_some() {
             let theirs = get(own(), method, theirs, asking.clone()).await;
             assert_ne!(theirs, get(own(), method, never, NEVER.to_owned()).await, "{method}");
@@ -292,8 +294,21 @@ async fn nobody() {
     answers.dedup();
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert!(answers[0].starts_with("401 "), "{answers:?}");
-    let modern = Modern::new(&world.gateway).open_with(&[], json!(7), "tasks/get", json!({"taskId": id})).await;
-    assert_eq!(modern.status, StatusCode::UNAUTHORIZED);
+    let mut modern = Vec::new();
+    for id in [id.as_str(), NEVER] {
+        let requests = tasks_in_modern(id).into_iter().chain([
+            ("server/discover", json!({})),
+            ("tools/list", json!({})),
+            ("tools/call", json!({"name": "ask", "arguments": {}, "requestState": id})),
+        ]);
+        for (method, params) in requests {
+            let nobody = Modern::new(&world.gateway).with_tasks();
+            modern.push(seen(nobody.open_with(&[], json!(7), method, params).await, id, true).await);
+        }
+    }
+    modern.dedup();
+    assert_eq!(modern.len(), 1, "{modern:?}");
+    assert!(modern[0].starts_with("401 "), "{modern:?}");
     assert_eq!(alice.until(&id, "input_required").await["taskId"], id.as_str());
 }
 

@@ -1,9 +1,9 @@
 //! What the tests stand on: a gateway in this process, clients that look closely at what they get, and raw connections.
 
 mod answer;
-mod authority;
 pub(crate) mod authorization;
 mod binary;
+mod certificates;
 mod client;
 mod enveloped;
 mod gateway;
@@ -21,8 +21,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub(crate) use answer::Answer;
-pub(crate) use authority::Authority;
 pub(crate) use binary::Binary;
+pub(crate) use certificates::Authority;
 pub(crate) use client::{Client, Opening};
 pub(crate) use enveloped::{Stateless, TASKS};
 pub(crate) use gateway::{Gateway, Setup};

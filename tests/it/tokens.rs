@@ -479,6 +479,9 @@ async fn what_a_server_says_of_a_token_is_judged() {
         json!({"org": Value::Null}),
         json!({"sub": Value::Null, "client_id": Value::Null}),
         json!({"iss": 7}),
+        json!({"iss": ""}),
+        json!({"iss": "a\nb"}),
+        json!({"iss": "x".repeat(1025)}),
     ] {
         let token = next(bad.clone());
         assert_eq!(status(&gateway, &token).await, 401, "{bad}");

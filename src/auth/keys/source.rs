@@ -23,9 +23,11 @@ use super::{KeySet, Unusable};
 
 /// How long fetching may take, discovery included: requests wait for it.
 const LIMIT: Duration = fetch::LIMIT;
-/// How often unknown keys may have the set fetched: whoever invents names of keys causes no more than this.
+/// How often unknown keys may have the set fetched in the long run: whoever invents names of keys causes no more than this.
 const PAUSE: Duration = Duration::from_secs(30);
-/// The same while there is no set at all.
+/// How often at once, after a while without: one invented name must not keep out the next key.
+const AT_ONCE: u32 = 4;
+/// The pause while there is no set at all.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a set is good when its server does not say, and the bounds of what it may say.
 const USUAL_AGE: Duration = Duration::from_secs(15 * 60);
@@ -86,8 +88,29 @@ struct State {
     /// Fetches that have ended, well or not.
     ended: u64,
     is_fetching: bool,
-    /// When a request last had the set fetched.
+    /// When a request last had the set fetched while there was none.
     asked: Option<Instant>,
+    /// When all fetches that unknown keys have caused are made up for.
+    quiet: Option<Instant>,
+}
+
+impl State {
+    /// Whether a request may have the set fetched now; if so, that counts.
+    fn permits(&mut self, now: Instant) -> bool {
+        if self.set.is_none() {
+            let permits = self.asked.is_none_or(|asked| now.duration_since(asked) >= FIRST_PAUSE);
+            if permits {
+                self.asked = Some(now);
+            }
+            return permits;
+        }
+        let quiet = self.quiet.map_or(now, |quiet| quiet.max(now)) + PAUSE;
+        let permits = quiet.duration_since(now) <= PAUSE * AT_ONCE;
+        if permits {
+            self.quiet = Some(quiet);
+        }
+        permits
+    }
 }
 
 impl Keys {
@@ -123,12 +146,10 @@ impl Keys {
     fn want(&self) -> Option<u64> {
         let mut number = None;
         self.state.send_if_modified(|state| {
-            let pause = if state.set.is_some() { PAUSE } else { FIRST_PAUSE };
             if !state.is_fetching {
-                if state.asked.is_some_and(|asked| asked.elapsed() < pause) {
+                if !state.permits(Instant::now()) {
                     return false;
                 }
-                state.asked = Some(Instant::now());
                 state.is_fetching = true;
                 self.wanted.notify_one();
             }
@@ -184,8 +205,7 @@ impl Keys {
             let Some(set) = set else { return };
             match &state.set {
                 Some(known) if **known == set => return,
-                // The first one was asked for by somebody who needed any.
-                None => state.asked = None,
+                None => {}
                 Some(_) => tracing::info!(issuer = &*self.issuer, "an issuer's keys have changed"),
             }
             state.set = Some(Arc::new(set));

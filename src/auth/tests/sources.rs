@@ -55,17 +55,28 @@ async fn unknown_keys_have_the_set_read_again_but_not_too_often() {
     stand.publish(&published(&[&one, &two]).to_string());
     assert!(stand.keys.refetched().await && stand.has(&[&one, &two]));
     assert_eq!(stand.keys.generation(), generation + 1);
+    // Three more at once, as when somebody invents names.
+    for _ in 0..3 {
+        assert!(stand.keys.refetched().await);
+    }
     stand.publish(&published(&[&three]).to_string());
     assert!(!stand.keys.refetched().await);
     advance(Duration::from_secs(29)).await;
     assert!(!stand.keys.refetched().await && stand.has(&[&one, &two]));
     advance(Duration::from_secs(1)).await;
     assert!(stand.keys.refetched().await && stand.has(&[&three]));
+    assert!(!stand.keys.refetched().await, "one for each pause");
     assert_eq!(stand.keys.generation(), generation + 2);
     // The same again is no change: what is remembered stays good.
     advance(Duration::from_secs(30)).await;
     assert!(stand.keys.refetched().await);
     assert_eq!(stand.keys.generation(), generation + 2);
+    // However long nobody asks, no more than four come together.
+    advance(Duration::from_secs(100_000)).await;
+    for _ in 0..4 {
+        assert!(stand.keys.refetched().await);
+    }
+    assert!(!stand.keys.refetched().await);
     assert_eq!(stand.jobs.stop(Duration::from_secs(1)).await, 0);
 }
 

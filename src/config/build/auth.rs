@@ -9,7 +9,7 @@ use crate::auth::keys::{KeySet, Source};
 use crate::config::{
     problem::quote,
     raw,
-    settings::{ApiKey, AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings},
+    settings::{ApiKey, AuthSettings, IntrospectionSettings, JwtSettings, ListenSettings},
     tree::Place,
     values,
 };
@@ -37,6 +37,11 @@ impl Builder<'_> {
             Some(introspection) => Some(introspection?),
             None => None,
         };
+        if !jwt.is_empty() && introspection.as_ref().is_some_and(|introspection| introspection.issuer.is_none()) {
+            let message = "without `issuer` answers that name an issuer of `auth.jwt` are refused: if this server is one of \
+                           theirs, name it";
+            self.problems.warn(&introspection_at, message);
+        }
         let auth = AuthSettings { api_keys, jwt, introspection, required_scopes };
         if !auth.required_scopes.is_empty() && !auth.has_tokens() {
             self.problems
@@ -112,8 +117,8 @@ impl Builder<'_> {
             }
             (Some(url), None) => {
                 let at = at.key("jwks_url");
-                let url = self.check(values::http_url(url), &at)?;
-                self.warn_of_plain_text(&url, "whoever can change what is sent there can make tokens", &at);
+                // Whoever can change what is sent there can make tokens.
+                let url = self.check(values::secure_url(url), &at)?;
                 Some(Source::Url(url.uri().clone()))
             }
             (None, Some(file)) => {
@@ -135,11 +140,7 @@ impl Builder<'_> {
     }
 
     fn introspection(&mut self, raw: raw::Introspection, at: &Place<'_>) -> Option<IntrospectionSettings> {
-        let url_at = at.key("url");
-        let url = raw.url.and_then(|url| self.check(values::http_url(&url), &url_at));
-        if let Some(url) = &url {
-            self.warn_of_plain_text(url, "tokens are sent there", &url_at);
-        }
+        let url = raw.url.and_then(|url| self.check(values::secure_url(&url), &at.key("url")));
         let (client_at, secret_at) = (at.key("client_id"), at.key("client_secret"));
         let client = raw.client_id.as_ref().and_then(|client| self.check(values::audience(client), &client_at));
         let secret = raw.client_secret.and_then(|secret| self.secret(secret, &secret_at));
@@ -155,12 +156,6 @@ impl Builder<'_> {
 
     fn claim(&mut self, raw: Option<&str>, at: &Place<'_>) -> Option<String> {
         raw.and_then(|claim| self.check(values::name(claim), at))
-    }
-
-    fn warn_of_plain_text(&mut self, url: &HttpUrl, consequence: &str, at: &Place<'_>) {
-        if !url.is_safe() {
-            self.problems.warn(at, format!("is neither https nor on this machine: {consequence}"));
-        }
     }
 
     /// Tokens are issued for a URL, so it should be the one that clients know.

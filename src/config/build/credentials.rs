@@ -9,7 +9,6 @@ use crate::config::{
     tree::Place,
     values,
 };
-use crate::oauth::discovery;
 use crate::oauth::token::{Client, Method};
 use crate::upstream::credentials;
 
@@ -75,7 +74,8 @@ impl Builder<'_> {
         callers: Callers,
         at: &Place<'_>,
     ) -> Option<UpstreamCredentials> {
-        let token_url = raw.token_url.as_deref().and_then(|url| self.check(token_url(url), &at.key("token_url")));
+        let token_url =
+            raw.token_url.as_deref().and_then(|url| self.check(values::secure_url(url), &at.key("token_url")));
         let secret = raw.client_secret.clone().and_then(|secret| self.secret(secret, &at.key("client_secret")));
         let resource = match raw.resource.as_deref() {
             Some("") => Some(None),
@@ -102,13 +102,6 @@ impl Builder<'_> {
         };
         Some(if exchanges { UpstreamCredentials::Exchanged(config) } else { UpstreamCredentials::Own(config) })
     }
-}
-
-/// A URL to which a password may go.
-fn token_url(text: &str) -> Result<HttpUrl, String> {
-    let url = values::http_url(text)?;
-    discovery::secure(text, None).map_err(|why| why.to_string())?;
-    Ok(url)
 }
 
 /// An absolute URI without a fragment (RFC 8707, 2).

@@ -154,6 +154,17 @@ fn introspection_and_scopes_are_checked() {
 }
 
 #[test]
+fn tokens_and_keys_do_not_cross_a_network_in_the_clear() {
+    let plain = "it is neither https nor, between programs of this machine, on a loopback address";
+    one("jwt: [{issuer: a, jwks_url: \"http://keys:8080/k\"}]", &format!("auth.jwt[0].jwks_url: {plain}"));
+    one("introspection: {url: \"http://b/x\"}", &format!("auth.introspection.url: {plain}"));
+    for host in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://b"] {
+        let auth = format!("jwt: [{{issuer: a, jwks_url: \"{host}/k\"}}], introspection: {{url: \"{host}/x\"}}");
+        assert!(wrong(&auth).is_empty(), "{host}");
+    }
+}
+
+#[test]
 fn what_is_probably_not_meant_is_told() {
     let keys = "api_keys: [{sha256: 0000000000000000000000000000000000000000000000000000000000000001, subject: a}]";
     assert_eq!(warnings(&format!("{PUBLIC}auth: {{jwt: [{{issuer: https://a}}]}}")), Vec::<String>::new());
@@ -169,13 +180,17 @@ fn what_is_probably_not_meant_is_told() {
         warnings(&format!("auth: {{{keys}, required_scopes: [a]}}")),
         ["auth.required_scopes: only tokens have scopes, and none are accepted: API keys have every scope"]
     );
-    let plain = "is neither https nor on this machine";
-    let sections = "auth: {jwt: [{issuer: a, jwks_url: http://keys:8080/k}], introspection: {url: http://b/x}}";
+    let both = |issuer: &str| {
+        warnings(&format!(
+            "{PUBLIC}auth: {{jwt: [{{issuer: https://a}}], introspection: {{url: https://a/x{issuer}}}}}"
+        ))
+    };
+    assert_eq!(both(", issuer: https://a"), Vec::<String>::new());
     assert_eq!(
-        warnings(&format!("{PUBLIC}{sections}")),
+        both(""),
         [
-            format!("auth.jwt[0].jwks_url: {plain}: whoever can change what is sent there can make tokens"),
-            format!("auth.introspection.url: {plain}: tokens are sent there"),
+            "auth.introspection: without `issuer` answers that name an issuer of `auth.jwt` are refused: if this server is one \
+          of theirs, name it"
         ]
     );
     // Tokens may name any tenant.

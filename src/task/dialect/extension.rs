@@ -35,7 +35,7 @@ pub fn create_result(created: &Task, server: Option<&str>) -> String {
 #[must_use]
 pub fn get_result(task: &Task, outcome: Option<&Outcome>, server: Option<&str>) -> String {
     let mut out = String::from("{\"resultType\":\"complete\",");
-    push_detailed(&mut out, task, outcome, server);
+    push_detailed(&mut out, task, outcome);
     push_server(&mut out, server);
     out.push('}');
     out
@@ -53,7 +53,7 @@ fn push_server(out: &mut String, server: Option<&str>) {
 #[must_use]
 pub fn detailed(task: &Task, outcome: Option<&Outcome>) -> String {
     let mut out = String::from("{");
-    push_detailed(&mut out, task, outcome, None);
+    push_detailed(&mut out, task, outcome);
     out.push('}');
     out
 }
@@ -78,11 +78,11 @@ fn push_members(out: &mut String, task: &Task, message: Option<&str>) {
 }
 
 /// Those, and what the status dictates.
-fn push_detailed(out: &mut String, task: &Task, outcome: Option<&Outcome>, server: Option<&str>) {
+fn push_detailed(out: &mut String, task: &Task, outcome: Option<&Outcome>) {
     match (&task.state, outcome) {
         (State::Ended(Ending::Returned { .. }), Some(Outcome::Result(result))) => {
             push_members(out, task, None);
-            push_member(out, "result", &inlined(result, server));
+            push_member(out, "result", &inlined(result));
         }
         (State::Ended(Ending::Returned { .. } | Ending::Errored), outcome) => {
             let error = match outcome {
@@ -126,12 +126,13 @@ fn status(state: &State) -> &'static str {
     }
 }
 
-/// What the direct call would have returned: a result of this era, whichever its server speaks, that names no task.
-fn inlined<'a>(result: &'a str, server: Option<&str>) -> Cow<'a, str> {
+/// What the direct call would have returned: a result of this era, whichever its server speaks, that names no task. Who
+/// answered stands beside it and not inside: what an ended task came to is the same whenever and however it is told.
+fn inlined(result: &str) -> Cow<'_, str> {
     if is_typed(result) {
         return Cow::Owned(without_related(result));
     }
-    result_for_modern("tools/call", result, server).map_or(Cow::Borrowed(result), Cow::Owned)
+    result_for_modern("tools/call", result, None).map_or(Cow::Borrowed(result), Cow::Owned)
 }
 
 /// Every question that is open ("Input Required").

@@ -50,6 +50,7 @@ fn alice() -> Owner {
         issuer: "https://login.example".into(),
         subject: "alice".into(),
         client: "".into(),
+        principal: [0; 16],
         route: "reports".into(),
     }
 }

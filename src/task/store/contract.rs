@@ -71,6 +71,7 @@ fn owner(tenant: &str, subject: &str) -> Owner {
         issuer: "".into(),
         subject: subject.into(),
         client: "".into(),
+        principal: [0; 16],
         route: "reports".into(),
     }
 }
@@ -169,6 +170,7 @@ pub(crate) async fn shows_a_task_to_its_owner_alone(store: Arc<dyn Store>) {
         owner("umbrella", "alice"),
         Owner { issuer: "https://login.example".into(), ..alice() },
         Owner { client: "cli".into(), ..alice() },
+        Owner { principal: [1; 16], ..alice() },
         Owner { route: "other".into(), ..alice() },
     ];
     for other in others {

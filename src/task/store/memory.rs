@@ -81,7 +81,7 @@ impl<'a> Borrow<dyn Keyed + 'a> for Key {
 
 impl Hash for dyn Keyed + '_ {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // An id is 122 random bits; hashing the owner's five names as well would spread nothing better.
+        // An id is 122 random bits; hashing the owner's six members as well would spread nothing better.
         self.parts().1.hash(state);
     }
 }

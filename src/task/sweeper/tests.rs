@@ -32,7 +32,8 @@ fn swept(store: Arc<dyn Store>, clock: Clock) -> Swept {
     let jobs = Jobs::default();
     start(&jobs, ledger.clone());
     let name = || Arc::<str>::from("x");
-    let owner = Owner { tenant: name(), issuer: name(), subject: name(), client: name(), route: name() };
+    let owner =
+        Owner { tenant: name(), issuer: name(), subject: name(), client: name(), principal: [0; 16], route: name() };
     Swept { ledger, expired, owner: Arc::new(owner), jobs }
 }
 

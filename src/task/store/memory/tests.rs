@@ -19,6 +19,7 @@ fn task(tenant: &str, subject: &str, created_at: Timestamp, ttl: Duration) -> Ta
         issuer: "".into(),
         subject: subject.into(),
         client: "".into(),
+        principal: [0; 16],
         route: "reports".into(),
     };
     Task {
@@ -99,7 +100,7 @@ async fn a_finished_task_is_small() {
     let store = MemoryStore::new(clock);
     let first = store.create(task("acme", "alice", clock.now(), HOUR), &AMPLE).await.unwrap();
     let second = store.create(task("acme", "alice", clock.now(), HOUR), &AMPLE).await.unwrap();
-    assert!(Arc::ptr_eq(&first.owner, &second.owner), "each task would keep its own copy of five names");
+    assert!(Arc::ptr_eq(&first.owner, &second.owner), "each task would keep its own copy of six members");
     let mut questions = Vec::with_capacity(1000);
     questions.extend(first.state.questions().iter().cloned());
     let asked = with_state(&first, State::Held(Asked { questions, next_number: 0 }));

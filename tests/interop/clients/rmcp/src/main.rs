@@ -113,28 +113,27 @@ impl Options {
     /// Waits until this client's slow call has reached the server, by the record of what was sent there.
     async fn begun(&self) -> Outcome {
         let record = self.values.get("record").ok_or("--record is missing")?;
-        let call = self.tools["cancel"]["arguments"].to_string();
-        loop {
-            // Members may have any order: the label is what tells this call apart.
-            let label = format!("\"label\":{}", self.tools["cancel"]["arguments"]["label"]);
-            let sent = std::fs::read_to_string(record)?;
-            if sent.contains(&call) || sent.contains(&label) {
-                return Ok(());
-            }
+        while !std::fs::read_to_string(record)?.lines().any(|line| self.is_slow_call(line)) {
             sleep(POLL).await;
         }
+        Ok(())
     }
-}
 
-impl Options {
+    /// Whether a line of the record is this client's slow call. Members may have any order, and it calls other tools under
+    /// the same label.
+    fn is_slow_call(&self, line: &str) -> bool {
+        let slow = &self.tools["cancel"];
+        line.contains(&format!("\"label\":{}", slow["arguments"]["label"]))
+            && line.contains(&format!("\"name\":{}", slow["name"]))
+    }
+
     /// Waits until the server has heard that this client's slow call is cancelled, by the same record: the client must not be
     /// gone before its notification has left. Where the server is told by the end of a stream, a while has to do.
     async fn cancelled(&self) -> Outcome {
         let record = self.values.get("record").ok_or("--record is missing")?;
-        let label = format!("\"label\":{}", self.tools["cancel"]["arguments"]["label"]);
         for _ in 0..WAITS {
             let sent = std::fs::read_to_string(record)?;
-            let call = sent.lines().find(|line| line.contains(&label)).unwrap_or("{}");
+            let call = sent.lines().find(|line| self.is_slow_call(line)).unwrap_or("{}");
             let call: Value = serde_json::from_str(call).unwrap_or_default();
             let cancel = format!("\"requestId\":{}", call["message"]["id"]);
             if sent.lines().any(|line| line.contains(&cancel) && line.contains("notifications/cancelled")) {
