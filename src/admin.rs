@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::auth::{same_digest, sha256};
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
+use crate::oauth::secret::bearer_of;
 
 /// As many connections are served at the same time; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
@@ -66,8 +67,7 @@ impl Token {
     fn is_shown(&self, headers: &HeaderMap) -> bool {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else { return false };
-        let Some((scheme, shown)) = value.as_bytes().split_at_checked(7) else { return false };
-        scheme.eq_ignore_ascii_case(b"bearer ") && same_digest(&self.0, &sha256(shown.trim_ascii()))
+        bearer_of(value.as_bytes()).is_some_and(|shown| same_digest(&self.0, &sha256(shown.as_bytes())))
     }
 }
 

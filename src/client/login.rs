@@ -26,7 +26,7 @@ use crate::upstream::credentials::{Credentials, Refused};
 
 use super::tokens::{self, Login as Kept, TokenFile};
 
-/// A token that ends so soon is not shown any more.
+/// A token that ends so soon is not shown any more, unless it was got less than this ago: another would end as soon.
 const MARGIN: Duration = Duration::from_secs(10);
 /// A token without an end is not refreshed so soon after it was got.
 const FRESH: Duration = Duration::from_secs(60);
@@ -184,7 +184,12 @@ impl Login {
     fn authorization_of(&self, state: &State) -> Option<HeaderValue> {
         let current = state.current.as_ref()?;
         let is_good = current.expires.is_none_or(|expires| self.clock.now().plus(MARGIN) < expires);
-        is_good.then(|| current.access.to_bearer()).flatten()
+        (is_good || self.is_new(state)).then(|| current.access.to_bearer()).flatten()
+    }
+
+    /// Whether the token was got just now.
+    fn is_new(&self, state: &State) -> bool {
+        state.got_at.is_some_and(|got_at| self.clock.now().since(got_at) < MARGIN)
     }
 
     /// Whether the token that was refused should have been good.
@@ -192,7 +197,7 @@ impl Login {
         let now = self.clock.now();
         match (state.got_at, state.current.as_ref().and_then(|current| current.expires)) {
             (None, _) => false,
-            (Some(_), Some(expires)) => now.plus(MARGIN) < expires,
+            (Some(_), Some(expires)) => now.plus(MARGIN) < expires || self.is_new(state),
             (Some(got_at), None) => now.since(got_at) < FRESH,
         }
     }
@@ -263,11 +268,16 @@ impl Login {
             return Err(Error::OtherServer);
         }
         let issuer = before.or(resource.authorization_servers.first()).ok_or(Error::Lacking("issuer"))?;
-        let server = discovery::server_metadata(&self.fetcher, issuer).await?;
-        // No server elsewhere may send the user's browser and tokens around on their own machine.
+        let server = self.server_of(issuer).await?;
+        Ok(Found { resource, server })
+    }
+
+    /// An authorization server's metadata. No server elsewhere may send this client, the user's browser and tokens around on
+    /// their own machine.
+    async fn server_of(&self, issuer: &str) -> Result<ServerMetadata, Error> {
         discovery::secure(issuer, Some(&self.options.url))
             .map_err(|why| discovery::Error::Url { what: "the issuer", why })?;
-        Ok(Found { resource, server })
+        Ok(discovery::server_metadata(&self.fetcher, issuer).await?)
     }
 
     /// A new token by the refresh token; `None` where there is none that is still good.
@@ -419,4 +429,29 @@ fn union(left: &str, right: &str) -> String {
         }
     }
     scopes.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_elsewhere_sends_nobody_to_this_machine() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let issuer = format!("http://{}", listener.local_addr().unwrap());
+        let url = "https://mcp.example/mcp".parse().unwrap();
+        let options = Options { url, client: None, metadata_url: None, scope: None, tokens: PathBuf::new() };
+        let login = Login::new(options, Box::new(|_| {})).unwrap();
+        tokio::select! {
+            biased;
+            _ = listener.accept() => panic!("this machine was asked"),
+            refused = login.server_of(&issuer) => {
+                assert!(matches!(refused, Err(Error::Discovery(discovery::Error::Url { .. }))), "{:?}", refused.err());
+            }
+        }
+        assert!(listener.accept().now_or_never().is_none());
+    }
 }

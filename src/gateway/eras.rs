@@ -8,6 +8,7 @@
 
 mod verdict;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -45,9 +46,15 @@ struct State {
     verdicts: Verdicts,
     /// Its `Implementation` as JSON text, as it said last.
     identity: Option<Arc<str>>,
-    /// The answer to the question that is being asked, for all who wait for it.
-    asking: Option<watch::Receiver<Option<Found>>>,
+    /// The answers to the questions that are being asked, for all who wait for them, by the one on whose behalf each is asked.
+    asking: HashMap<Asker, Asking>,
 }
+
+/// On whose behalf the server is asked: the digest of what they showed, where that makes a difference.
+type Asker = Option<[u8; 32]>;
+
+/// The answer to a question, when it comes.
+type Asking = watch::Receiver<Option<Found>>;
 
 /// What came of asking.
 #[derive(Debug, Clone)]
@@ -65,7 +72,7 @@ impl Eras {
     /// Nothing is known yet but what the configuration says.
     #[must_use]
     pub fn new(setting: Setting) -> Self {
-        Self { state: Mutex::new(State { verdicts: Verdicts::new(setting), identity: None, asking: None }) }
+        Self { state: Mutex::new(State { verdicts: Verdicts::new(setting), identity: None, asking: HashMap::new() }) }
     }
 
     /// Who the server is, an `Implementation` as JSON text, where it has said so: the gateway's own results name it as the
@@ -91,6 +98,13 @@ impl Eras {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Found {
+    /// Whether it may be about the one on whose behalf it was asked, and so tells nobody else anything.
+    fn is_personal(&self) -> bool {
+        matches!(self, Self::Denied(_) | Self::Nothing(Fault::Credentials | Fault::UpstreamProtocol))
     }
 }
 
@@ -126,45 +140,51 @@ fn implementation(json: &str) -> Option<Arc<str>> {
 }
 
 impl Gateway {
-    /// How a modern client's request goes on at this route.
+    /// How the request of a modern client that shows this goes on at this route.
     ///
     /// # Errors
     /// The server can't be asked, or speaks only modern versions that are not spoken here.
-    pub(super) async fn side_of(self: &Arc<Self>, route: &Arc<Route>) -> Result<Side, Kind> {
+    pub(super) async fn side_of(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        subject: Option<&Arc<SubjectToken>>,
+    ) -> Result<Side, Kind> {
         let advice = route.eras.state().verdicts.for_modern(Instant::now());
         match advice {
-            Advice::Modern => Ok(Side::Modern(route.upstream.stateless())),
+            Advice::Modern => Ok(modern(route, subject)),
             Advice::Legacy => Ok(Side::Legacy),
             Advice::LegacyForNow => {
                 // It may have learnt the other era since; those who ask now need not wait for that.
                 route.eras.state().verdicts.doubted(Instant::now());
-                drop(self.ask(route));
+                drop(self.ask(route, subject));
                 Ok(Side::Legacy)
             }
             Advice::Disjoint => Err(disjoint(route)),
-            Advice::Ask => self.asked(route).await,
+            Advice::Ask => self.asked(route, subject).await,
         }
     }
 
     /// How a legacy client's handshake goes on: as it is, or in translation where the server is known to have none.
-    pub(super) fn side_of_handshake(&self, route: &Route) -> Side {
-        if route.eras.state().verdicts.has_handshake(Instant::now()) {
-            Side::Legacy
-        } else {
-            Side::Modern(route.upstream.stateless())
-        }
+    pub(super) fn side_of_handshake(&self, route: &Route, subject: Option<&Arc<SubjectToken>>) -> Side {
+        if route.eras.state().verdicts.has_handshake(Instant::now()) { Side::Legacy } else { modern(route, subject) }
     }
 
-    /// What a modern server says of itself, not older than it allows.
+    /// What a modern server says of itself to whoever shows this, not older than it allows. What it told somebody else may be
+    /// theirs alone (2026-07-28 caching, `cacheScope`).
     ///
     /// # Errors
     /// As [`Gateway::side_of`]; also where it needs a handshake.
-    pub(super) async fn discovered(self: &Arc<Self>, route: &Arc<Route>) -> Result<Arc<Discovered>, Kind> {
-        let known = route.eras.state().verdicts.discovered(Instant::now());
+    pub(super) async fn discovered(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        subject: Option<&Arc<SubjectToken>>,
+    ) -> Result<Arc<Discovered>, Kind> {
+        let is_shared = route.subjects.is_none();
+        let known = route.eras.state().verdicts.discovered(Instant::now(), is_shared);
         if let Some(known) = known {
             return Ok(known);
         }
-        match self.found(route).await {
+        match answer_of(self.ask(route, subject)).await {
             Found::Modern(discovered) if discovered.result.is_some() => Ok(discovered),
             Found::Modern(_) | Found::Legacy => Err(Fault::UpstreamProtocol.into()),
             Found::Disjoint => Err(disjoint(route)),
@@ -175,7 +195,12 @@ impl Gateway {
 
     /// To be told of each modern request that the server refused, whoever sent it. Gives the side to which the request
     /// may be sent once more, in the other way: it was not executed, and the server is not what it was.
-    pub(super) async fn modern_refused(self: &Arc<Self>, route: &Arc<Route>, error: &Error) -> Option<Side> {
+    pub(super) async fn modern_refused(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        subject: Option<&Arc<SubjectToken>>,
+        error: &Error,
+    ) -> Option<Side> {
         let is_suspect = match error {
             Error::Status(status) => probe::looks_legacy(status.as_u16(), None),
             Error::Refused { status, error } => probe::looks_legacy(status.as_u16(), Some(error)),
@@ -191,7 +216,7 @@ impl Gateway {
             return None;
         }
         tracing::debug!(route = %route.name, %error, "a modern request was refused in a way of the legacy era; asking again");
-        match self.found(route).await {
+        match self.found(route, subject).await {
             Found::Legacy => Some(Side::Legacy),
             Found::Modern(_) => {
                 route.eras.state().verdicts.doubted(Instant::now());
@@ -208,13 +233,18 @@ impl Gateway {
             // A server of both eras has no cause to say so of a session.
             matches!(error, Error::Refused { error, .. } if probe::knows_no_sessions(error))
         } else {
-            self.modern_refused(route, error).await.is_some()
+            self.modern_refused(route, key.subject.as_ref(), error).await.is_some()
         }
     }
 
     /// To be told of each handshake that the server refused. Gives the side to which the client's requests go in
     /// translation, where the server turns out to be modern.
-    pub(super) async fn legacy_refused(self: &Arc<Self>, route: &Arc<Route>, error: &Error) -> Option<Side> {
+    pub(super) async fn legacy_refused(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        subject: Option<&Arc<SubjectToken>>,
+        error: &Error,
+    ) -> Option<Side> {
         // A modern server that knows no handshake may refuse it with any error: it is an unknown method without claims.
         let is_refusal = matches!(error, Error::Refused { .. } | Error::Status(_) | Error::Protocol(_));
         // Credentials and rates are no question of eras.
@@ -230,10 +260,10 @@ impl Gateway {
                 return None;
             }
         }
-        match self.found(route).await {
+        match self.found(route, subject).await {
             Found::Modern(_) => {
                 route.eras.state().verdicts.handshake_refused(Instant::now());
-                Some(Side::Modern(route.upstream.stateless()))
+                Some(modern(route, subject))
             }
             Found::Legacy | Found::Disjoint | Found::Nothing(_) | Found::Denied(_) => None,
         }
@@ -258,15 +288,15 @@ impl Gateway {
         let standing = route.eras.state().verdicts.standing(now);
         if standing == Standing::CutOffBefore {
             route.eras.state().verdicts.doubted(now);
-            drop(self.ask(route));
+            drop(self.ask(route, route.any_subject().as_ref()));
         }
         standing != Standing::Served
     }
 
     /// Asks, and gives the side.
-    async fn asked(self: &Arc<Self>, route: &Arc<Route>) -> Result<Side, Kind> {
-        match self.found(route).await {
-            Found::Modern(_) => Ok(Side::Modern(route.upstream.stateless())),
+    async fn asked(self: &Arc<Self>, route: &Arc<Route>, subject: Option<&Arc<SubjectToken>>) -> Result<Side, Kind> {
+        match self.found(route, subject).await {
+            Found::Modern(_) => Ok(modern(route, subject)),
             Found::Legacy => Ok(Side::Legacy),
             Found::Disjoint => Err(disjoint(route)),
             Found::Nothing(fault) => Err(fault.into()),
@@ -274,35 +304,35 @@ impl Gateway {
         }
     }
 
-    /// Asks, and waits for what comes of it.
-    async fn found(self: &Arc<Self>, route: &Arc<Route>) -> Found {
-        let mut asking = self.ask(route);
-        // The job ends without an answer only when the process does.
-        asking
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|found| found.clone())
-            .unwrap_or(Found::Nothing(Fault::Shutdown))
+    /// Asks, and waits for what comes of it. What another has asked already tells everybody, unless it came to no more than a
+    /// refusal of theirs: then this one asks for itself.
+    async fn found(self: &Arc<Self>, route: &Arc<Route>, subject: Option<&Arc<SubjectToken>>) -> Found {
+        let other = route.eras.state().asked_by_other(asker(subject));
+        if let Some(other) = other {
+            let found = answer_of(other).await;
+            if !found.is_personal() {
+                return found;
+            }
+        }
+        answer_of(self.ask(route, subject)).await
     }
 
-    /// Asks the server, unless that is being done. In a job: a client that goes away takes the answer from nobody.
-    fn ask(self: &Arc<Self>, route: &Arc<Route>) -> watch::Receiver<Option<Found>> {
+    /// Asks the server on behalf of a caller, unless that is being done. In a job: a client that goes away takes the answer
+    /// from nobody.
+    fn ask(self: &Arc<Self>, route: &Arc<Route>, subject: Option<&Arc<SubjectToken>>) -> Asking {
+        let asker = asker(subject);
         let mut state = route.eras.state();
-        if let Some(asking) = &state.asking {
+        if let Some(asking) = state.asking.get(&asker) {
             return asking.clone();
         }
         let (answer, asking) = watch::channel(None);
-        state.asking = Some(asking.clone());
+        state.asking.insert(asker, asking.clone());
         drop(state);
-        let (gateway, route) = (Arc::clone(self), Arc::clone(route));
+        let (gateway, route, subject) = (Arc::clone(self), Arc::clone(route), subject.cloned());
         self.jobs.spawn("probe", async move {
-            let over = Over(&route);
-            let found = gateway
-                .jobs
-                .stopping()
-                .run_until_cancelled(question(&*route.upstream, route.any_subject().as_ref()))
-                .await;
+            let over = Over(&route, asker);
+            let asking = question(&*route.upstream, subject.as_ref());
+            let found = gateway.jobs.stopping().run_until_cancelled(asking).await;
             let found = found.unwrap_or(Found::Nothing(Fault::Shutdown));
             tracing::debug!(route = %route.name, ?found, "the server was asked for its era");
             route.eras.state().learn(&found);
@@ -313,12 +343,35 @@ impl Gateway {
     }
 }
 
+impl State {
+    /// The question of somebody else, where this one has not asked.
+    fn asked_by_other(&self, asker: Asker) -> Option<Asking> {
+        if self.asking.contains_key(&asker) { None } else { self.asking.values().next().cloned() }
+    }
+}
+
+fn asker(subject: Option<&Arc<SubjectToken>>) -> Asker {
+    subject.map(|subject| *subject.digest())
+}
+
+/// Waits for an answer.
+async fn answer_of(mut asking: Asking) -> Found {
+    let found = asking.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+    // The job ends without an answer only when the process does.
+    found.unwrap_or(Found::Nothing(Fault::Shutdown))
+}
+
+/// The server as a stateless one. What goes on later keeps what the caller showed now, should they be forgotten.
+fn modern(route: &Route, subject: Option<&Arc<SubjectToken>>) -> Side {
+    Side::Modern(route.upstream.stateless().on_behalf_of(subject))
+}
+
 /// Lets the next one ask again, however the asking ends.
-struct Over<'a>(&'a Route);
+struct Over<'a>(&'a Route, Asker);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        self.0.eras.state().asking = None;
+        self.0.eras.state().asking.remove(&self.1);
     }
 }
 

@@ -153,21 +153,21 @@ impl Gateway {
         headers: HeaderMap,
     ) -> Result<Opened, Kind> {
         let subject = route.subject_of(principal);
-        let session = match self.side_of_handshake(route) {
+        let session = match self.side_of_handshake(route, subject.as_ref()) {
             Side::Modern(session) => session,
             Side::Legacy => match opened(route, offer, headers, subject.as_ref()).await {
                 Ok(opened) => {
                     route.eras.welcomed(&opened.result);
                     return Ok(opened);
                 }
-                Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+                Err(Failure::Upstream(error)) => match self.legacy_refused(route, subject.as_ref(), &error).await {
                     Some(Side::Modern(session)) => session,
                     Some(Side::Legacy) | None => return Err(of_opening(error)),
                 },
                 Err(Failure::Gateway(kind)) => return Err(kind),
             },
         };
-        let discovered = self.discovered(route).await?;
+        let discovered = self.discovered(route, subject.as_ref()).await?;
         let result = discovered.result.clone().ok_or(Fault::UpstreamProtocol)?;
         Ok(Opened { session, result })
     }
@@ -185,7 +185,7 @@ impl Gateway {
     ) -> Result<Opened, Kind> {
         let subject = route.subject_of(principal);
         match opened(route, offer, headers, subject.as_ref()).await {
-            Err(Failure::Upstream(error)) => match self.legacy_refused(route, &error).await {
+            Err(Failure::Upstream(error)) => match self.legacy_refused(route, subject.as_ref(), &error).await {
                 Some(_) => Err(Kind::OtherEra),
                 None => Err(of_opening(error)),
             },

@@ -45,13 +45,13 @@ impl Gateway {
             Method::TasksCancel => self.extension_cancel(call, request).await,
             Method::Listen => self.subscriptions_listen(call, request, &envelope).await,
             _ => {
-                let side = self.side_of(&call.route).await?;
+                let side = self.side_of(&call.route, call.subject.as_ref()).await?;
                 // For a request that has to go the other way; the ones that pass as they are do without.
                 let headers = if side == Side::Legacy { call.headers.clone() } else { HeaderMap::new() };
                 match self.modern_sided(call, request, &envelope, side).await {
                     Err(Kind::OtherEra) => {
                         call.headers = headers;
-                        let side = self.side_of(&call.route).await?;
+                        let side = self.side_of(&call.route, call.subject.as_ref()).await?;
                         // Rare: every request would have room for it.
                         Box::pin(self.modern_sided(call, request, &envelope, side)).await
                     }
@@ -87,7 +87,7 @@ impl Gateway {
         request: &Request<'_>,
         envelope: &Envelope<'_>,
     ) -> Result<Answer, Kind> {
-        match self.side_of(&call.route).await? {
+        match self.side_of(&call.route, call.subject.as_ref()).await? {
             Side::Modern(upstream) => self.modern_forward(call, request, envelope, upstream, Manner::default()).await,
             Side::Legacy => Err(Kind::NoMethod),
         }

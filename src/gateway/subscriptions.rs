@@ -165,11 +165,12 @@ impl Gateway {
         if filter.is_empty() {
             return Ok((Source::Nothing, filter));
         }
-        if let Side::Modern(key) = self.side_of(route).await? {
+        let subject = route.subject_of(&principal.digest());
+        if let Side::Modern(key) = self.side_of(route, subject.as_ref()).await? {
             match Feed::open(self, route, key, principal.digest(), filter.clone()).await {
                 Ok((feed, honoured)) => return Ok((Source::Feed(feed), honoured)),
                 Err(error) => {
-                    if self.modern_refused(route, &error).await.is_none() {
+                    if self.modern_refused(route, subject.as_ref(), &error).await.is_none() {
                         return refused(error);
                     }
                 }

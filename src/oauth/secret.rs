@@ -39,7 +39,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a caller showed in `Authorization`, kept where a route's upstream needs it. Two are equal if they are the same text.
+/// The token of an `Authorization` value; `None` for another scheme, and for what can be no token (RFC 6750, 2.1). Schemes have
+/// no case, and any spaces may follow them (RFC 9110, 11.1 and 11.4).
+#[must_use]
+pub fn bearer_of(value: &[u8]) -> Option<&str> {
+    let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
+    let token = std::str::from_utf8(rest.strip_prefix(b" ")?.trim_ascii()).ok()?;
+    let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    (scheme.eq_ignore_ascii_case(b"bearer") && is_token).then_some(token)
+}
+
+/// What a caller showed in `Authorization`, kept where a route's upstream needs it. Two are equal if they are the same token,
+/// however it is written; of other schemes, if they are the same text.
 #[derive(Clone)]
 pub struct SubjectToken {
     header: HeaderValue,
@@ -51,7 +62,7 @@ impl SubjectToken {
     #[must_use]
     pub fn new(mut header: HeaderValue) -> Self {
         header.set_sensitive(true);
-        let digest = sha256(header.as_bytes());
+        let digest = sha256(bearer_of(header.as_bytes()).map_or(header.as_bytes(), str::as_bytes));
         Self { header, digest }
     }
 
@@ -61,15 +72,13 @@ impl SubjectToken {
         &self.header
     }
 
-    /// The token behind `Bearer`; `None` for another scheme. Schemes have no case (RFC 9110, 11.1).
+    /// The token behind `Bearer`; see [`bearer_of`].
     #[must_use]
     pub fn bearer(&self) -> Option<&str> {
-        let (scheme, token) = self.header.to_str().ok()?.split_once(' ')?;
-        let token = token.trim();
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+        bearer_of(self.header.as_bytes())
     }
 
-    /// SHA-256 of the value: stands for it in maps.
+    /// SHA-256 of the token, or of the whole value where its scheme is another: stands for it in maps.
     #[must_use]
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
@@ -139,7 +148,16 @@ mod tests {
         assert_eq!(token.bearer(), Some("abc"));
         assert_eq!(shown("Basic abc").bearer(), None);
         assert_eq!(shown("Bearer ").bearer(), None);
-        assert!(token == shown("bEARER abc") && token != shown("Bearer abc"));
+        for same in ["bEARER abc", "Bearer abc", "bearer   abc", "Bearer \tabc "] {
+            assert_eq!((&token, token.digest()), (&shown(same), shown(same).digest()), "{same}");
+        }
+        for other in ["Bearer abcd", "Bearer ABC", "Basic abc", "basic abc", "Bearerabc", "Bearer a bc"] {
+            assert_ne!(token, shown(other), "{other}");
+        }
+        for none in ["Bearer", "Bearer ", "Bearer a b", "Bearerx abc", "", "Bear abc"] {
+            assert_eq!(bearer_of(none.as_bytes()), None, "{none}");
+        }
+        assert_eq!(bearer_of("Bearer \u{e9}".as_bytes()), None);
         assert_eq!(Secret::from("x").to_bearer().unwrap(), "Bearer x");
         assert!(Secret::from("x\ny").to_bearer().is_none());
     }

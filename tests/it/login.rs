@@ -157,9 +157,9 @@ async fn tokens_are_kept_for_their_owner_alone() {
 async fn a_token_that_has_ended_is_refreshed() {
     let (authority, user) = (authority().await, User::new());
     authority.change(|ways| ways.tokens = json!({"expires_in": 0}));
-    // It has ended when it comes: nothing is shown, and what comes next is a refresh, which ends at once as well.
-    let error = user.call(&authority.mcp()).await.unwrap_err();
-    assert!(error.contains("401"), "{error}");
+    // It has ended when it comes: it is shown all the same, since another would end as soon.
+    assert_eq!(user.call(&authority.mcp()).await.unwrap(), "hello");
+    assert_eq!((user.shown(), authority.asked("/token").len()), (1, 1));
     authority.change(|ways| ways.tokens = json!({}));
     let shown = user.shown();
     assert_eq!(user.call(&authority.mcp()).await.unwrap(), "hello");
@@ -174,6 +174,20 @@ async fn a_token_that_has_ended_is_refreshed() {
     let refused = user.call(&authority.mcp()).await.unwrap_err();
     assert!(refused.contains("just given"), "{refused}");
     assert_eq!(authority.asked("/token").last().unwrap().field("refresh_token"), rotated);
+}
+
+#[tokio::test]
+async fn a_token_that_ends_soon_asks_the_user_once() {
+    for life in [1, 10] {
+        let (authority, user) = (authority().await, User::new());
+        authority.change(|ways| ways.tokens = json!({"expires_in": life, "refresh_token": "of nobody"}));
+        assert_eq!(user.call(&authority.mcp()).await.unwrap(), "hello");
+        assert_eq!(user.shown(), 1, "{life}");
+        authority.change(|ways| ways.revoked = (0..100).collect());
+        let refused = user.call(&authority.mcp()).await.unwrap_err();
+        assert!(refused.contains("just given"), "{refused}");
+        assert_eq!(user.shown(), 2, "{life}");
+    }
 }
 
 #[tokio::test]

@@ -158,6 +158,41 @@ async fn what_the_caller_shows_goes_on_as_it_is() {
 }
 
 #[tokio::test]
+async fn what_strangers_show_is_held_against_nobody_else() {
+    let authority = authority(Era::Modern).await;
+    let good = authority.token("tools");
+    for round in 0..8 {
+        // It knows nothing of the server yet, so all of them wait to hear of its era.
+        let gateway = passing(&authority).start().await;
+        let call = async |token: &str| {
+            let client = Modern::new(&gateway).token(token);
+            client.open("tools/call", json!({"name": "echo", "arguments": {"text": "x"}})).await.status
+        };
+        let mine = async {
+            let client = gateway.client().token(&good).open().await;
+            assert_eq!(text_of(&client.call("echo", json!({"text": "a"})).await), "a", "{round}");
+        };
+        let (first, second, asked, third, fourth, ()) =
+            tokio::join!(call("junk-1"), call("junk-2"), call(&good), call("junk-3"), call("junk-4"), mine);
+        assert_eq!([first, second, third, fourth], [StatusCode::UNAUTHORIZED; 4], "{round}");
+        assert_eq!(asked, StatusCode::OK, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_told_one_caller_answers_nobody_else() {
+    let authority = authority(Era::Modern).await;
+    let gateway = passing(&authority).start().await;
+    for token in [authority.token("tools"), authority.token("tools")] {
+        let client = gateway.client().token(&token).open().await;
+        assert_eq!(text_of(&client.call("echo", json!({"text": "a"})).await), "a");
+        assert_eq!(authority.shown("server/discover").pop().unwrap(), format!("Bearer {token}"));
+    }
+    let (_, answer) = gateway.client().token("junk").initialize().await;
+    assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
 async fn a_refusal_of_what_the_caller_showed_is_theirs_to_hear() {
     for era in ERAS {
         let authority = authority(era).await;

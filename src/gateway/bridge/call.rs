@@ -236,7 +236,9 @@ async fn next(replay: Option<&Replay>, exchange: &mut Exchange) -> Happening {
 /// Whether the server, which refused a call, has meanwhile become one of the legacy era.
 async fn has_turned_legacy(outlet: &Outlet, status: StatusCode, error: &str) -> bool {
     let error = Error::Refused { status, error: error.into() };
-    matches!(outlet.gateway.modern_refused(&outlet.route, &error).await, Some(Side::Legacy))
+    let key = outlet.route.key_of(&outlet.session);
+    let side = outlet.gateway.modern_refused(&outlet.route, key.subject.as_ref(), &error).await;
+    matches!(side, Some(Side::Legacy))
 }
 
 async fn cancelled(flag: &CancelFlag) {

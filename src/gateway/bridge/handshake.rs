@@ -64,7 +64,8 @@ impl Gateway {
         if let Some(offer) = session.bridge.offer() {
             return Ok(offer);
         }
-        let discovered = self.discovered(route).await?;
+        let key = route.key_of(session);
+        let discovered = self.discovered(route, key.subject.as_ref()).await?;
         let discovered = Object::parse(discovered.result.as_deref().unwrap_or("{}")).unwrap_or_default();
         let offer = Offer::read(discovered.get("capabilities").unwrap_or("{}"));
         session.bridge.set_offer(offer);

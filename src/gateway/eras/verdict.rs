@@ -39,15 +39,19 @@ pub struct Discovered {
     /// The `result` of `server/discover` as JSON text; `None` where it refuses to say.
     pub result: Option<Box<str>>,
     until: Instant,
+    /// Nobody but the one who asked may be told (`cacheScope`).
+    is_private: bool,
 }
 
 impl Discovered {
     /// An answer that came now.
     pub(super) fn new(result: Option<Box<str>>, now: Instant) -> Self {
         // 2026-07-28 caching: without a hint it is stale at once.
-        let millis = result.as_deref().and_then(|result| Object::parse(result).ok()?.get("ttlMs")?.parse().ok());
+        let read = result.as_deref().and_then(|result| Object::parse(result).ok());
+        let millis = read.as_ref().and_then(|read| read.get("ttlMs")?.parse().ok());
+        let is_private = read.as_ref().is_some_and(|read| read.get("cacheScope") == Some("\"private\""));
         let ttl = Duration::from_millis(millis.unwrap_or(0)).clamp(SETTLING, FRESH);
-        Self { result, until: now + ttl }
+        Self { result, until: now + ttl, is_private }
     }
 }
 
@@ -134,9 +138,11 @@ impl Verdicts {
         self.doubted.is_some_and(|since| now < since + QUIET)
     }
 
-    /// What the server says of itself, while it holds.
-    pub(super) fn discovered(&self, now: Instant) -> Option<Arc<Discovered>> {
+    /// What the server says of itself, while it holds and if it says so to everybody; `is_shared` where it sees no callers
+    /// apart.
+    pub(super) fn discovered(&self, now: Instant, is_shared: bool) -> Option<Arc<Discovered>> {
         match &self.modern {
+            Modern::Spoken(known) if !is_shared || known.is_private => None,
             Modern::Spoken(discovered) if discovered.result.is_some() && now < discovered.until => {
                 Some(Arc::clone(discovered))
             }
@@ -282,7 +288,7 @@ mod tests {
         let held = |result: Option<&str>, at: Instant| {
             let mut verdicts = Verdicts::new(Setting::Auto);
             verdicts.is_modern(discovered(result, now), now);
-            verdicts.discovered(at).is_some()
+            verdicts.discovered(at, true).is_some()
         };
         let minute = Some(r#"{"ttlMs":60000}"#);
         assert!(held(minute, now + 59 * MOMENT) && !held(minute, now + 60 * MOMENT));
@@ -292,5 +298,11 @@ mod tests {
             assert!(held(stale, now) && !held(stale, now + SETTLING), "{stale:?}");
         }
         assert!(!held(None, now));
+        // What is one caller's answers nobody else.
+        assert!(!held(Some(r#"{"ttlMs":60000,"cacheScope":"private"}"#), now));
+        assert!(held(Some(r#"{"ttlMs":60000,"cacheScope":"public"}"#), now));
+        let mut verdicts = Verdicts::new(Setting::Auto);
+        verdicts.is_modern(discovered(minute, now), now);
+        assert!(verdicts.discovered(now, false).is_none() && verdicts.for_modern(now) == Advice::Modern);
     }
 }

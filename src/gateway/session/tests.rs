@@ -169,3 +169,16 @@ async fn only_unused_sessions_are_idle() {
     tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(sessions.idle().len(), 3);
 }
+
+#[tokio::test]
+async fn who_is_forgotten_is_served_with_what_they_showed_at_first() {
+    let here = Route { subjects: Some(crate::gateway::subjects::Subjects::default()), ..route("here") };
+    let token = |text: &'static str| Arc::new(SubjectToken::new(http::HeaderValue::from_static(text)));
+    let (first, newer) = (token("Bearer first"), token("Bearer newer"));
+    let sessions = table(&Arc::new(Sealer::random()), 10);
+    let upstream = Nowhere.stateless().on_behalf_of(Some(&first));
+    let session = sessions.unlisted(Terms { upstream, ..terms(&here) }, None);
+    assert_eq!(here.key_of(&session).subject, Some(first));
+    here.subjects.as_ref().unwrap().note(alice().digest(), Some(&newer));
+    assert_eq!(here.key_of(&session).subject, Some(newer));
+}

@@ -180,7 +180,7 @@ impl Upstream {
             headers: HeaderMap::from_iter([(METHOD, HeaderValue::from_static("subscriptions/listen"))]),
         };
         let subject = self.route.subject_of(&self.principal);
-        let key = self.key.clone().on_behalf_of(subject.as_ref());
+        let key = self.key.clone().on_behalf_of(subject.as_ref().or(self.key.subject.as_ref()));
         let mut open = Open {
             id,
             gateway: Weak::clone(&self.gateway),
@@ -317,7 +317,8 @@ impl Keeper {
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "a subscription to the server could not be opened again");
                 let Some(gateway) = self.upstream.gateway.upgrade() else { return false };
-                if gateway.modern_refused(&self.upstream.route, &error).await.is_some() {
+                let subject = self.upstream.key.subject.as_ref();
+                if gateway.modern_refused(&self.upstream.route, subject, &error).await.is_some() {
                     return false;
                 }
                 self.retry_later();

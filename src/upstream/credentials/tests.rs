@@ -155,6 +155,10 @@ async fn each_caller_has_a_token_of_their_own() {
     let of = async |subject: &Arc<SubjectToken>| exchanged.authorization(Some(subject)).await.unwrap().unwrap();
     let (ann, bob) = (subject("Bearer ann"), subject("Bearer bob"));
     assert_eq!([of(&ann).await, of(&bob).await, of(&ann).await], ["Bearer t1", "Bearer t2", "Bearer t1"]);
+    // However it is written, it is one token.
+    for same in ["Bearer  ann", "bearer ann", "BEARER ann "] {
+        assert_eq!(of(&subject(same)).await, "Bearer t1", "{same}");
+    }
     for none in [None, Some(&subject("Basic ann"))] {
         assert!(matches!(exchanged.authorization(none).await, Err(Error::Credentials(_))));
     }
