@@ -326,6 +326,10 @@ impl Gateway {
                     return Ok(Answer::Accepted);
                 }
                 let session = self.session(call)?;
+                if method.is_request() {
+                    // What is decided for requests would be passed by.
+                    return Err(Kind::Unusable("This method is a request, which needs an id").into());
+                }
                 Ok(self.notification(call, &session, method, params, body).await?)
             }
             Message::Response { id, outcome } => {

@@ -107,7 +107,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
-    ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session.rs", "src/task/store/memory.rs"]),
+    ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/tls", "src/upstream/stdio.rs"]),

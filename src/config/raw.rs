@@ -199,7 +199,7 @@ pub(super) struct Secrets {
 pub(super) struct Sessions {
     /// A session without a request, an open stream or an unfinished task for this long is ended.
     pub(super) idle: Duration,
-    /// How many sessions may be open.
+    /// How many sessions may be open. Where callers are authenticated, one tenant has half of them at most.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(super) max: u64,
 }

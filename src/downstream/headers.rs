@@ -127,9 +127,10 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 const MOST_ROOM: usize = 12;
 
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing
-/// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction").
+/// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction"). What repeats
+/// the body goes on only in the era in which it has been compared with it (`is_modern`).
 #[must_use]
-pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
+pub fn for_upstream(headers: HeaderMap, is_modern: bool) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(CONNECTION)
         .iter()
@@ -145,7 +146,8 @@ pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
         // The map gives a name once and then only values.
         current = name.or(current);
         let Some(name) = &current else { continue };
-        if !is_ours(name.as_str()) && !named.iter().any(|named| named == name.as_str()) {
+        let is_dropped = is_ours(name.as_str()) || (!is_modern && name.as_str().starts_with("mcp-"));
+        if !is_dropped && !named.iter().any(|named| named == name.as_str()) {
             if kept.is_empty() {
                 kept.reserve(room);
             }
@@ -156,33 +158,36 @@ pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
 }
 
 fn is_ours(name: &str) -> bool {
-    matches!(
-        name,
-        "accept"
-            | "accept-encoding"
-            | "authorization"
-            | "connection"
-            | "content-encoding"
-            | "content-length"
-            | "content-type"
-            | "cookie"
-            | "expect"
-            | "forwarded"
-            | "host"
-            | "keep-alive"
-            | "last-event-id"
-            | "mcp-protocol-version"
-            | "mcp-session-id"
-            | "origin"
-            | "referer"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "via"
-            | "x-api-key"
-            | "x-real-ip"
-    ) || ["proxy-", "sec-", "x-forwarded-"].iter().any(|prefix| name.starts_with(prefix))
+    // Many a server reads `_` as `-` (RFC 3875, 4.1.18): one with it would pass for another that is dropped or replaced here.
+    name.contains('_')
+        || matches!(
+            name,
+            "accept"
+                | "accept-encoding"
+                | "authorization"
+                | "connection"
+                | "content-encoding"
+                | "content-length"
+                | "content-type"
+                | "cookie"
+                | "expect"
+                | "forwarded"
+                | "host"
+                | "keep-alive"
+                | "last-event-id"
+                | "mcp-protocol-version"
+                | "mcp-session-id"
+                | "origin"
+                | "referer"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+                | "via"
+                | "x-api-key"
+                | "x-real-ip"
+        )
+        || ["proxy-", "sec-", "x-forwarded-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -231,15 +236,17 @@ mod tests {
             ("mcp-session-id", "s"),
             ("traceparent", "00-1-2-01"),
             ("mcp-param-region", "eu"),
+            ("x_api_key", "secret"),
             ("x-twice", "1"),
         ] {
             headers.append(HeaderName::from_static(name), ::http::HeaderValue::from_static(value));
         }
         headers.append("x-twice", ::http::HeaderValue::from_static("2"));
-        let kept = for_upstream(headers);
+        let kept = for_upstream(headers.clone(), true);
         let mut names: Vec<&str> = kept.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["mcp-param-region", "traceparent", "x-twice"]);
+        assert!(!for_upstream(headers, false).contains_key("mcp-param-region"), "nobody has compared it with the body");
         assert_eq!(kept.get_all("x-twice").iter().count(), 2);
     }
 }

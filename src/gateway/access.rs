@@ -97,9 +97,14 @@ impl Route {
         Ok(Some(result.set("tools", shown).to_json()))
     }
 
-    /// Whether the rules let a caller see its own task in lists: a scope that is missing can be had.
-    pub(super) fn shows_task(&self, caller: &Arc<Caller>, task: &Task) -> bool {
-        self.rules.shows(&self.name, caller, &task.tool)
+    /// A caller's own task as the rules let the caller see it in lists. A scope that is missing can be had, so the task is
+    /// there; what its tool has said is not, as where it is read.
+    pub(super) fn listed_task<'a>(&self, caller: &Arc<Caller>, task: &'a Task) -> Option<Cow<'a, Task>> {
+        match self.check_task(caller, task) {
+            Ok(()) => Some(Cow::Borrowed(task)),
+            Err(Kind::Scopes(_)) => Some(Cow::Owned(Task { status_message: None, ..task.clone() })),
+            Err(_) => None,
+        }
     }
 
     /// Whether the rules still let a caller have to do with its own task. One whose tool they now deny is as unknown.

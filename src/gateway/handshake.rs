@@ -9,12 +9,13 @@ use crate::mcp::capabilities::{ClientCapabilities, TaskCapability, for_client, f
 use crate::mcp::envelope::GATEWAY_INFO;
 use crate::mcp::version::ProtocolVersion;
 use crate::oauth::secret::SubjectToken;
+use crate::tenant::Principal;
 use crate::upstream::{Error, Opened};
 
 use super::call::{Answer, Call};
 use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
-use super::session::{NoRoom, Session, Terms};
+use super::session::{NoRoom, Room, Session, Terms};
 use super::{Gateway, Request, Route, bridge};
 
 impl Gateway {
@@ -38,7 +39,7 @@ impl Gateway {
         // 2025-11-25 lifecycle, "Version Negotiation": the same version if it is spoken, else the latest.
         let version = ProtocolVersion::parse_legacy(&requested).unwrap_or(ProtocolVersion::LATEST_LEGACY);
         let offer = Offer { params: params.to_json(), capabilities, version, native: call.route.native };
-        let room = self.sessions.reserve().map_err(|no_room| refusal(&no_room))?;
+        let room = self.room_for(&call.caller.principal).map_err(|no_room| refusal(&no_room))?;
         // A client that goes away must not leave an upstream session that nobody knows.
         let (gateway, route, principal) =
             (Arc::clone(self), Arc::clone(&call.route), Arc::clone(&call.caller.principal));
@@ -86,9 +87,21 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// Room for a client's session: those that are only kept for later calls make way for it.
+    fn room_for(&self, principal: &Principal) -> Result<Room, NoRoom> {
+        loop {
+            match self.sessions.reserve(Some(principal)) {
+                Err(NoRoom::Full(_)) if self.pool.evict() => {}
+                reserved => return reserved,
+            }
+        }
+    }
+}
+
 fn refusal(no_room: &NoRoom) -> Kind {
     match no_room {
-        NoRoom::Full(max) => {
+        NoRoom::Full(max) | NoRoom::Share(max) => {
             let limit = u64::try_from(*max).unwrap_or(u64::MAX);
             Kind::Quota { reason: "sessions", limit, retry_after: QUOTA_RETRY }
         }

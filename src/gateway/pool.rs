@@ -214,7 +214,7 @@ impl Pool {
     }
 
     /// Ends the session that has been idle for longest, to make room; says whether there was one.
-    fn evict(&self) -> bool {
+    pub(super) fn evict(&self) -> bool {
         let last_used = |pooled: &Arc<Pooled>| pooled.last_used.load(Ordering::Relaxed);
         let oldest =
             self.shelves().values().flat_map(Shelf::sessions).filter(|pooled| pooled.is_unused()).min_by_key(last_used);

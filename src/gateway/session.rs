@@ -3,6 +3,8 @@
 //! The id carries all that outlives a restart; the table here keeps only what is alive. A session is one client's,
 //! with one upstream session of its own behind it.
 
+mod room;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,6 +28,8 @@ use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
 use super::{Route, bridge};
+pub use room::{NoRoom, Room};
+use room::{Rooms, Share};
 
 /// The number of a conversation that nothing belongs to; no drawn one is that.
 const UNNUMBERED: SessionNumber = 0;
@@ -77,6 +81,7 @@ pub struct Session {
     open_streams: AtomicUsize,
     live: Mutex<Live>,
     _counted: Option<Counted>,
+    _share: Option<Share>,
 }
 
 /// What goes on in a session at this moment.
@@ -250,6 +255,7 @@ impl Session {
             open_streams: AtomicUsize::new(0),
             live: Mutex::default(),
             _counted: counted,
+            _share: None,
         }
     }
 
@@ -311,27 +317,6 @@ impl Drop for OpenStream {
     }
 }
 
-/// Why there is no new session.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NoRoom {
-    /// There are as many as may be.
-    Full(usize),
-    /// The upstream's session id is too long to be carried in ours.
-    TooLong,
-}
-
-/// Room for one session, kept while it is opened and given back when it is not.
-#[derive(Debug)]
-pub struct Room {
-    taken: Arc<AtomicUsize>,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Every session that is alive here.
 #[derive(Debug)]
 pub struct Sessions {
@@ -340,8 +325,7 @@ pub struct Sessions {
     clock: Clock,
     /// Sessions older than this process may be taken up again by their token.
     started: Timestamp,
-    /// Sessions that are being opened.
-    opening: Arc<AtomicUsize>,
+    rooms: Rooms,
     by_token: DashMap<Arc<str>, Arc<Session>>,
     by_number: DashMap<SessionNumber, Arc<Session>>,
     /// Taken-up sessions that have ended: their tokens would open again.
@@ -357,28 +341,27 @@ impl Sessions {
             sealer,
             clock,
             started: clock.now(),
-            opening: Arc::default(),
+            rooms: Rooms::default(),
             by_token: DashMap::new(),
             by_number: DashMap::new(),
             ended_here: DashSet::new(),
         }
     }
 
-    /// Takes room for a session that is to be opened, so that not more upstream sessions are opened than may be.
+    /// Takes room for a session that is to be opened, so that not more upstream sessions are opened than may be. A caller's own
+    /// session is also one of its tenant's.
     ///
     /// # Errors
-    /// [`NoRoom::Full`]
-    pub fn reserve(&self) -> Result<Room, NoRoom> {
-        let before = self.opening.fetch_add(1, Ordering::Relaxed);
-        let room = Room { taken: Arc::clone(&self.opening) };
-        if self.by_number.len() + before >= self.config.max { Err(NoRoom::Full(self.config.max)) } else { Ok(room) }
+    /// [`NoRoom::Full`], [`NoRoom::Share`]
+    pub fn reserve(&self, principal: Option<&Principal>) -> Result<Room, NoRoom> {
+        self.rooms.reserve(self.by_number.len(), self.config.max, principal)
     }
 
     /// Makes a session where there is room.
     ///
     /// # Errors
     /// [`NoRoom::TooLong`]; the caller ends the upstream's session then.
-    pub fn create(&self, room: Room, terms: Terms, metrics: &RouteMetrics) -> Result<Arc<Session>, NoRoom> {
+    pub fn create(&self, mut room: Room, terms: Terms, metrics: &RouteMetrics) -> Result<Arc<Session>, NoRoom> {
         let number = Uuid::new_v4().as_u128();
         let now = self.clock.now();
         let plain = encode(number, now, &terms);
@@ -386,7 +369,7 @@ impl Sessions {
             return Err(NoRoom::TooLong);
         }
         let token = self.sealer.seal(Purpose::Session, &plain);
-        let session = self.insert(number, token.into(), terms, metrics.session());
+        let session = self.insert(number, token.into(), terms, (metrics.session(), room.take_share()));
         drop(room);
         Ok(session)
     }
@@ -500,12 +483,19 @@ impl Sessions {
         {
             return None;
         }
-        Some(self.insert(number, token.into(), terms, route.metrics.session()))
+        Some(self.insert(number, token.into(), terms, (route.metrics.session(), None)))
     }
 
-    fn insert(&self, number: SessionNumber, token: Arc<str>, terms: Terms, counted: Counted) -> Arc<Session> {
+    fn insert(
+        &self,
+        number: SessionNumber,
+        token: Arc<str>,
+        terms: Terms,
+        (counted, share): (Counted, Option<Share>),
+    ) -> Arc<Session> {
         let session = self.by_number.entry(number).or_insert_with(|| {
-            Arc::new(Session::new(number, Arc::clone(&token), terms, self.clock.now(), Some(counted)))
+            let session = Session::new(number, Arc::clone(&token), terms, self.clock.now(), Some(counted));
+            Arc::new(Session { _share: share, ..session })
         });
         let session = Arc::clone(&session);
         self.by_token.insert(token, Arc::clone(&session));

@@ -1,5 +1,6 @@
 //! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of the core dialect (2025-11-25 tasks).
 
+use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -67,8 +68,8 @@ impl Gateway {
             tasks.truncate(PAGE);
             tasks.last().map(|last| self.seal_cursor(&Position::of(last), call))
         });
-        let tasks = tasks.iter().map(Arc::as_ref).filter(|task| call.route.shows_task(&call.caller, task));
-        let result = core::list_result(tasks, next.flatten().as_deref());
+        let shown: Vec<_> = tasks.iter().filter_map(|task| call.route.listed_task(&call.caller, task)).collect();
+        let result = core::list_result(shown.iter().map(Cow::as_ref), next.flatten().as_deref());
         Ok(Answer::json(jsonrpc::response(&request.id, &result)))
     }
 

@@ -163,6 +163,13 @@ impl Method {
         }
     }
 
+    /// Whether the protocol knows it as a request, so that without an id it is no message of the protocol's
+    /// (2025-11-25 basic, "Notifications").
+    #[must_use]
+    pub fn is_request(self) -> bool {
+        self != Self::Other && !self.as_str().starts_with("notifications/")
+    }
+
     /// Whether the modern era has dropped it: stateless servers answer that there is no such method (2026-07-28
     /// changelog, "Removed"; tasks extension, "Removed methods").
     #[must_use]
@@ -206,6 +213,12 @@ impl Method {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_told_from_notifications() {
+        assert!(Method::ToolsCall.is_request() && Method::Initialize.is_request() && Method::TasksCancel.is_request());
+        assert!(!Method::Cancelled.is_request() && !Method::TasksStatus.is_request() && !Method::Other.is_request());
+    }
 
     #[test]
     fn every_method_is_read_as_it_is_written() {

@@ -229,7 +229,7 @@ pub(crate) fn headers(data: &[u8]) {
     if let Some(host) = last {
         loopback(&host);
     }
-    let kept = fields::for_upstream(map);
+    let kept = fields::for_upstream(map, true);
     for name in ["authorization", "cookie", "host", "x-api-key", "connection", "transfer-encoding", "forwarded"] {
         assert!(!kept.contains_key(name), "{name} goes on");
     }

@@ -175,10 +175,10 @@ impl Gateway {
     /// Room for one more session, made by ending one that nobody uses where that is needed.
     fn room(&self) -> Result<Room, Failure> {
         loop {
-            match self.sessions.reserve() {
+            match self.sessions.reserve(None) {
                 Ok(room) => return Ok(room),
                 Err(_) if self.pool.evict() => {}
-                Err(NoRoom::Full(max)) => return Err(Failure::Full(max)),
+                Err(NoRoom::Full(max) | NoRoom::Share(max)) => return Err(Failure::Full(max)),
                 Err(NoRoom::TooLong) => return Err(Failure::Fault(Fault::UpstreamProtocol)),
             }
         }

@@ -85,7 +85,7 @@ fn table_at(sealer: &Arc<Sealer>, max: usize, clock: Clock) -> Sessions {
 }
 
 fn create(sessions: &Sessions, route: &Route) -> Arc<Session> {
-    let room = sessions.reserve().expect("there is room");
+    let room = sessions.reserve(None).expect("there is room");
     sessions.create(room, terms(route), &route.metrics).expect("the id is short")
 }
 
@@ -132,13 +132,13 @@ async fn there_is_room_for_so_many_and_no_more() {
     let sessions = table(&sealer, 2);
     let here = route("here");
     let first = create(&sessions, &here);
-    let opening = sessions.reserve().expect("a second");
-    assert_eq!(sessions.reserve().map(drop), Err(NoRoom::Full(2)), "the one being opened counts");
+    let opening = sessions.reserve(None).expect("a second");
+    assert_eq!(sessions.reserve(None).map(drop), Err(NoRoom::Full(2)), "the one being opened counts");
     drop(opening);
     create(&sessions, &here);
-    assert_eq!(sessions.reserve().map(drop), Err(NoRoom::Full(2)));
+    assert_eq!(sessions.reserve(None).map(drop), Err(NoRoom::Full(2)));
     sessions.end(&first);
-    assert!(sessions.reserve().is_ok());
+    assert!(sessions.reserve(None).is_ok());
     let long = Terms {
         upstream: SessionKey {
             id: Some("x".repeat(4096).into()),
@@ -147,7 +147,7 @@ async fn there_is_room_for_so_many_and_no_more() {
         },
         ..terms(&here)
     };
-    let room = sessions.reserve().expect("there is room");
+    let room = sessions.reserve(None).expect("there is room");
     assert!(matches!(sessions.create(room, long, &here.metrics), Err(NoRoom::TooLong)));
 }
 
