@@ -202,10 +202,13 @@ fn with_state(request: &Request<'_>, state: String) -> Option<String> {
     Some(params.set("requestState", state).to_json())
 }
 
+/// Changes a `result`, or says why it can't pass.
+type Change = fn(&str, &Route, &Arc<Caller>) -> Result<Option<String>, Fault>;
+
 /// What is changed in a server's answer to a method, beside what is checked in all.
 fn rewrite_of(method: Method, call: &Call) -> Option<Rewrite> {
     let (route, caller) = (Arc::clone(&call.route), Arc::clone(&call.caller));
-    let change: fn(&str, &Route, &Arc<Caller>) -> Result<Option<String>, Fault> = match method {
+    let change: Change = match method {
         Method::Discover => |result, route, _| {
             route.eras.introduced(result);
             Ok(discovered(result, if route.native { TasksOf::Upstream } else { TasksOf::Gateway }))

@@ -344,3 +344,20 @@ async fn ttls_are_granted_within_bounds_or_refused() {
     }
     assert_eq!(gateway.metrics().await.value("taskgate_tasks_created_total", &[]), 12.0);
 }
+
+#[tokio::test]
+async fn a_request_without_an_id_goes_nowhere() {
+    // Given a tool that the route denies, and a server that would run it unasked,
+    let gateway = Gateway::setup().tools("deny: [count]").start().await;
+    let client = gateway.open().await;
+    // When the call is sent as a notification, and other requests as well,
+    for method in ["tools/call", "tasks/cancel", "initialize", "resources/read", "server/discover"] {
+        let body =
+            json!({"jsonrpc": "2.0", "method": method, "params": {"name": "count", "arguments": {}, "task": {}}});
+        refused(&client, body.to_string(), -32600).await;
+    }
+    // Then none of them has reached the server.
+    assert_eq!(gateway.upstream.stats().counter, 0);
+    assert_eq!(gateway.upstream.stats().method("tools/call"), 0);
+    assert_eq!(client.error("tools/call", json!({"name": "count"})).await["message"], "Unknown tool");
+}

@@ -259,7 +259,9 @@ async fn scopes_can_be_had_and_are_asked_for_all_at_once() {
     let question = json!(format!("tg.{id}.0"));
     let answer = || json!({"action": "accept", "content": {"name": "Ann"}});
     assert_eq!(wanted(&legacy.try_answer(&question, answer()).await), "mcp ask tools");
-    assert_eq!(legacy.result("tasks/list", json!({})).await["tasks"][0]["taskId"], id.as_str());
+    let listed = legacy.result("tasks/list", json!({})).await;
+    assert_eq!(listed["tasks"][0]["taskId"], id.as_str());
+    assert!(listed["tasks"][0].get("statusMessage").is_none(), "{listed}");
     // One whose role was taken away has no such task, whatever the scopes.
     legacy.set_token(&token("mcp ask tools", "guest"));
     assert_eq!(legacy.error("tasks/get", json!({"taskId": id})).await["message"], "Task not found");
