@@ -325,6 +325,7 @@ impl Gateway {
                     // None is defined for clients on HTTP. A cancel above all is not obeyed: its id is anybody's guess.
                     return Ok(Answer::Accepted);
                 }
+                call.forget_mirrors();
                 let session = self.session(call)?;
                 if method.is_request() {
                     // What is decided for requests would be passed by.
@@ -338,6 +339,7 @@ impl Gateway {
                 if call.version.is_modern() {
                     return Err(Kind::Unusable("This protocol version has no responses of clients").into());
                 }
+                call.forget_mirrors();
                 let session = self.session(call)?;
                 Ok(self.answer(call, &session, id, outcome, body).await?)
             }
@@ -355,6 +357,7 @@ impl Gateway {
         if ladder::of_request(request.method, &request.params, &call.version)? == Era::Modern {
             return self.modern_request(call, request).await;
         }
+        call.forget_mirrors();
         if request.method == Method::Initialize {
             return self.initialize(call, request).await;
         }

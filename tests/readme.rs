@@ -209,6 +209,22 @@ const FEATURES: &[(&str, &[&str])] = &[
             "clients_are_told_where_tokens_come_from",
         ],
     ),
+    (
+        "Credentials of its own.",
+        &[
+            "the_gateways_own_token_goes_with_every_message",
+            "callers_tokens_are_exchanged_each_for_one_of_its_own",
+            "what_the_caller_shows_goes_on_as_it_is",
+        ],
+    ),
+    (
+        "Authorization per tool.",
+        &[
+            "legacy_clients_see_and_call_what_the_rules_allow",
+            "modern_clients_see_and_call_what_the_rules_allow",
+            "scopes_can_be_had_and_are_asked_for_all_at_once",
+        ],
+    ),
 ];
 
 #[test]
@@ -234,7 +250,7 @@ fn every_feature_of_the_readme_has_its_test() {
 #[test]
 fn the_page_for_operators_names_every_metric_and_reason() {
     use taskgate::metrics::Metrics;
-    use taskgate::metrics::label::{EndReason, Outcome, RejectReason, StoreOp, TaskStatus, UpstreamOutcome};
+    use taskgate::metrics::label::{EndReason, Outcome, RejectReason, Reload, StoreOp, TaskStatus, UpstreamOutcome};
     let page = read("docs/operations.md");
     let metrics = Metrics::new(&["r".into()], &["t".into()]);
     // What has labels of its own is served once it has been used.
@@ -245,6 +261,8 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     metrics.rejected("t", RejectReason::Params);
     metrics.task_ended(TaskStatus::Completed, EndReason::Returned);
     metrics.store(StoreOp::Get, std::time::Duration::ZERO);
+    metrics.set_certificate_expiry("r", 1);
+    metrics.certificate_reload(Reload::ALL[0]);
     let exposition = metrics.encode();
     let mut served = BTreeSet::new();
     for line in exposition.lines() {

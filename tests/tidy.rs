@@ -45,7 +45,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "upstream", "gateway", "waits",
         ],
     ),
-    ("admin", &["auth", "clock", "jobs", "metrics"]),
+    ("admin", &["auth", "clock", "jobs", "metrics", "oauth"]),
     ("client", &["jsonrpc", "sse", "mcp", "clock", "jobs", "oauth", "upstream"]),
     ("demo", &["jsonrpc", "sse", "mcp", "clock", "jobs"]),
     ("config", &["auth", "clock", "gateway", "oauth", "tls", "upstream"]),

@@ -127,10 +127,9 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 const MOST_ROOM: usize = 12;
 
 /// The fields that may go on: neither this hop's own, nor credentials meant for the gateway, nor what only its framing
-/// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction"). What repeats
-/// the body goes on only in the era in which it has been compared with it (`is_modern`).
+/// and negotiation are about (RFC 9110, 7.6.1; 2025-11-25 authorization, "Access Token Privilege Restriction").
 #[must_use]
-pub fn for_upstream(headers: HeaderMap, is_modern: bool) -> HeaderMap {
+pub fn for_upstream(headers: HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(CONNECTION)
         .iter()
@@ -146,8 +145,7 @@ pub fn for_upstream(headers: HeaderMap, is_modern: bool) -> HeaderMap {
         // The map gives a name once and then only values.
         current = name.or(current);
         let Some(name) = &current else { continue };
-        let is_dropped = is_ours(name.as_str()) || (!is_modern && name.as_str().starts_with("mcp-"));
-        if !is_dropped && !named.iter().any(|named| named == name.as_str()) {
+        if !is_ours(name.as_str()) && !named.iter().any(|named| named == name.as_str()) {
             if kept.is_empty() {
                 kept.reserve(room);
             }
@@ -242,11 +240,10 @@ mod tests {
             headers.append(HeaderName::from_static(name), ::http::HeaderValue::from_static(value));
         }
         headers.append("x-twice", ::http::HeaderValue::from_static("2"));
-        let kept = for_upstream(headers.clone(), true);
+        let kept = for_upstream(headers);
         let mut names: Vec<&str> = kept.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["mcp-param-region", "traceparent", "x-twice"]);
-        assert!(!for_upstream(headers, false).contains_key("mcp-param-region"), "nobody has compared it with the body");
         assert_eq!(kept.get_all("x-twice").iter().count(), 2);
     }
 }

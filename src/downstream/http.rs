@@ -316,7 +316,6 @@ fn call_of(
     if !accept.json && !accept.events {
         return Err(not_acceptable());
     }
-    let is_modern = version.is_modern();
     Ok(Call {
         route: Arc::clone(route),
         caller,
@@ -325,7 +324,7 @@ fn call_of(
         version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
         accept,
-        headers: headers::for_upstream(std::mem::take(&mut parts.headers), is_modern),
+        headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
         body,
     })
 }

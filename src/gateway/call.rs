@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::mcp::version::ProtocolVersion;
 use crate::oauth::secret::SubjectToken;
@@ -99,6 +99,15 @@ pub enum Answer {
 }
 
 impl Call {
+    /// Drops the header fields that repeat the body: in the era with sessions nobody compares the two.
+    pub(super) fn forget_mirrors(&mut self) {
+        let is_mirror = |name: &HeaderName| name.as_str().starts_with("mcp-");
+        let mirrors: Vec<HeaderName> = self.headers.keys().filter(|name| is_mirror(name)).cloned().collect();
+        for name in mirrors {
+            self.headers.remove(name);
+        }
+    }
+
     /// Has what goes on in the caller's name go on with what they showed now.
     pub(super) fn note_subject(&self) {
         if let Some(subjects) = &self.route.subjects {

@@ -305,6 +305,11 @@ impl Relay {
 
     /// Passes on one message as an event.
     fn pass(&mut self, message: &Bytes) {
+        if self.plan.as_ref().is_some_and(|plan| plan.split_batches)
+            && let Ok(members) = jsonrpc::split_batch(message)
+        {
+            return members.iter().for_each(|member| self.pass(&Bytes::copy_from_slice(member.get().as_bytes())));
+        }
         let rewritten = match self.plan.as_ref().map_or(Look::Same, |plan| plan.look(message)) {
             Look::Withheld => return withheld(),
             Look::Response(message) | Look::Progress(message) => Some(message),

@@ -16,7 +16,7 @@ use crate::gateway::forward::Registration;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
 use crate::gateway::{Gate, Gateway, Route};
-use crate::jsonrpc::{self, Id, Message, Outcome, Raw};
+use crate::jsonrpc::{self, Defect, Id, Message, Outcome, Raw};
 use crate::mcp::input::is_plainly_complete;
 use crate::metrics::Counted;
 use crate::tenant::fair::Permit;
@@ -152,6 +152,8 @@ impl Plan {
             Ok((Message::Notification { method, params: Some(params) }, _)) if method == PROGRESS_METHOD => {
                 self.progress(message, params).map_or(Look::Same, Look::Progress)
             }
+            // Split into its members, each of which comes here again.
+            Err(Defect::Batch) if self.split_batches => Look::Same,
             // A client may read as its answer what is none by the letter.
             Ok((Message::Response { outcome: Outcome::Result(_), .. }, _)) | Err(_) if self.filters => {
                 Look::Response(jsonrpc::error_response(Some(&self.id), &Fault::UpstreamProtocol.to_error()))
