@@ -35,7 +35,7 @@ mod subscriptions;
 mod tasks;
 mod tools;
 
-pub use counted::reject_reason;
+pub use counted::{is_of_access, named_in, reject_reason};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -196,6 +196,7 @@ pub struct Gateway {
     lookups: Lookups,
     refusals: Refusals,
     limits: TenantLimits,
+    metrics: Arc<Metrics>,
     keep_alive: Duration,
     clock: Clock,
     jobs: Jobs,
@@ -239,6 +240,7 @@ impl Gateway {
             lookups: Lookups::default(),
             refusals: Refusals::new(parts.jobs.clone()),
             limits: parts.limits,
+            metrics: parts.metrics,
             keep_alive: parts.keep_alive,
             clock: parts.clock,
             jobs: parts.jobs,

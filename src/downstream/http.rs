@@ -26,7 +26,7 @@ use crate::auth::resource::Resource;
 use crate::auth::{Authenticator, Refused, Seen};
 use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
 use crate::gateway::rejection::{Kind, Rejection};
-use crate::gateway::{Gateway, Route, reject_reason};
+use crate::gateway::{Gateway, Route, is_of_access, named_in, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
@@ -139,7 +139,7 @@ impl Endpoints {
         }
         let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
-        let answered = self.answer((&mut parts, version, body), endpoint, &mut timer.asked, &mut caller).await;
+        let answered = self.answer((&mut parts, version, body, peer), endpoint, &mut timer.asked, &mut caller).await;
         let is_for_pages = !matches!(
             answered,
             Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_) | Refusal::Document(_))
@@ -167,7 +167,7 @@ impl Endpoints {
 
     async fn answer(
         &self,
-        (parts, version, body): (&mut Parts, VersionHeader, Incoming),
+        (parts, version, body, peer): (&mut Parts, VersionHeader, Incoming, IpAddr),
         endpoint: Option<&Endpoint>,
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
@@ -210,6 +210,7 @@ impl Endpoints {
                 }
                 let body = self.read(body, &parts.headers).await?;
                 let mut call = call_of(parts, version, route, (caller, subject, body))?;
+                call.peer = Some(peer);
                 let accept = call.accept;
                 Ok((self.gateway.post(&mut call, asked).await?, accept))
             }
@@ -320,6 +321,7 @@ fn call_of(
         route: Arc::clone(route),
         caller,
         subject,
+        peer: None,
         session: headers::single(&parts.headers, &SESSION_ID)?.map(Cow::into_owned),
         version,
         last_event_id: headers::single(&parts.headers, &LAST_EVENT_ID)?.map(Cow::into_owned),
@@ -329,35 +331,17 @@ fn call_of(
     })
 }
 
-/// Whether a refusal is one of access, which is put on record.
-fn is_of_access(reason: RejectReason) -> bool {
-    matches!(
-        reason,
-        RejectReason::Credentials
-            | RejectReason::Scopes
-            | RejectReason::Origin
-            | RejectReason::Host
-            | RejectReason::Session
-            | RejectReason::Task
-            | RejectReason::Lookups
-            | RejectReason::Tool
-    )
-}
-
 impl Endpoints {
     /// Puts a refused access on record: who, where and why; never what else they sent.
     fn audit(&self, (peer, caller): (IpAddr, Option<&Caller>), route: &str, refusal: &Refusal, reason: RejectReason) {
         if !is_of_access(reason) {
             return;
         }
-        let (task, tool) = match refusal {
-            Refusal::Rejected(rejection) => match &rejection.kind {
-                Kind::NoTask(Some(task)) => (task.to_string(), ""),
-                Kind::UnknownTool(tool) => (String::new(), &**tool),
-                _ => (String::new(), ""),
-            },
-            _ => (String::new(), ""),
+        let kind = match refusal {
+            Refusal::Rejected(rejection) => Some(&rejection.kind),
+            _ => None,
         };
+        let (task, tool) = kind.map(named_in).unwrap_or_default();
         let principal = caller.map(|caller| &*caller.principal);
         let (peer, task, reason) = (Some(peer), &*task, reason.as_str());
         self.gateway.refusals().note(&RefusedAccess { principal, peer, route, tool, task, reason });

@@ -1,6 +1,7 @@
 //! Batches, which clients of 2025-03-26 may send: each member is a message of its own, and so are the answers.
 
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,13 +13,16 @@ use crate::jsonrpc::{self, Defect, Message};
 use crate::mcp::method::Method;
 use crate::metrics::Asked;
 use crate::sse;
+use crate::tenant::Caller;
+use crate::tenant::refusals::RefusedAccess;
 use crate::upstream::Reply;
 use crate::upstream::messages::Messages;
 
-use super::Gateway;
 use super::call::{Answer, Call};
+use super::counted::{is_of_access, named_in, reject_reason};
 use super::rejection::{Kind, Rejection};
 use super::relay::EventStream;
+use super::{Gateway, Route};
 
 /// More members than this are refused.
 const MAX_MEMBERS: usize = 100;
@@ -86,9 +90,11 @@ impl Gateway {
             Ok(Message::Request { id, .. }) => Some(id),
             _ => None,
         };
+        let who = (call.peer, Arc::clone(&call.caller), Arc::clone(&call.route));
         let answer = match Box::pin(self.post_member(call)).await {
             Ok(answer) => answer,
             Err(rejection) => {
+                self.member_refused(who, &rejection.kind);
                 drop(answers.send(rejection.to_message()).await);
                 return;
             }
@@ -117,6 +123,24 @@ impl Gateway {
                 return;
             }
         }
+    }
+
+    /// Counts a refused member and puts it on record as what it would have been alone: the batch itself is not refused.
+    fn member_refused(&self, (peer, caller, route): (Option<IpAddr>, Arc<Caller>, Arc<Route>), kind: &Kind) {
+        let Some(reason) = reject_reason(kind) else { return };
+        self.metrics.rejected(&caller.principal.tenant, reason);
+        if !is_of_access(reason) {
+            return;
+        }
+        let (task, tool) = named_in(kind);
+        self.refusals.note(&RefusedAccess {
+            principal: Some(&caller.principal),
+            peer,
+            route: &route.name,
+            tool,
+            task: &task,
+            reason: reason.as_str(),
+        });
     }
 
     async fn post_member(self: &Arc<Self>, mut call: Call) -> Result<Answer, Rejection> {

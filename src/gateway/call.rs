@@ -1,5 +1,6 @@
 //! One request of a client's in hand, and the forms in which it can be answered.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +22,8 @@ pub struct Call {
     pub caller: Arc<Caller>,
     /// What they showed, where the upstream is addressed on their behalf.
     pub subject: Option<Arc<SubjectToken>>,
+    /// The address of whoever asked, where that is known.
+    pub peer: Option<IpAddr>,
     /// The session id, as it was sent.
     pub session: Option<String>,
     /// What the version header says.
@@ -122,6 +125,7 @@ impl Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(&self.caller),
             subject: self.subject.clone(),
+            peer: self.peer,
             session: self.session.clone(),
             version: self.version.clone(),
             last_event_id: None,

@@ -59,6 +59,32 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
     }
 }
 
+/// Whether a refusal is one of access, which is put on record.
+#[must_use]
+pub fn is_of_access(reason: RejectReason) -> bool {
+    matches!(
+        reason,
+        RejectReason::Credentials
+            | RejectReason::Scopes
+            | RejectReason::Origin
+            | RejectReason::Host
+            | RejectReason::Session
+            | RejectReason::Task
+            | RejectReason::Lookups
+            | RejectReason::Tool
+    )
+}
+
+/// The task and the tool that a refused request named, each empty where it named none.
+#[must_use]
+pub fn named_in(kind: &Kind) -> (String, &str) {
+    match kind {
+        Kind::NoTask(Some(task)) => (task.to_string(), ""),
+        Kind::UnknownTool(tool) => (String::new(), tool),
+        _ => (String::new(), ""),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::held;

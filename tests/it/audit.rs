@@ -147,6 +147,34 @@ async fn each_refused_access_is_one_line() {
     assert!(!log.text().contains("s3cret"));
 }
 
+/// In a batch each member is one, as it would be alone.
+#[tokio::test]
+async fn each_refused_member_of_a_batch_is_one_line() {
+    let (log, _guard) = Log::start();
+    let setup = Gateway::setup().callers(&["umbrella/eve"]).tools("deny: [hold]");
+    let gateway = setup.timing(on_this_thread()).start().await;
+    let eve = gateway.client().caller("eve").version("2025-03-26").open().await;
+    let before = log.audit().len();
+    let member =
+        |id: u32, method: &str, params: Value| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    let batch = json!([
+        member(1, "tools/call", json!({"name": "hold"})),
+        member(2, "tools/call", json!({"name": "echo", "arguments": {"text": "x"}})),
+        member(3, "tools/call", json!({"name": "hold"})),
+    ]);
+    assert_eq!(eve.post(batch.to_string()).await.messages().await.len(), 3);
+    let lines: Vec<Value> = log.audit().into_iter().skip(before).filter(|line| line["event"] == "refused").collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for line in &lines {
+        assert_eq!(
+            (&line["subject"], &line["tool"], &line["reason"], &line["peer"]),
+            (&json!("eve"), &json!("hold"), &json!("tool"), &json!("127.0.0.1"))
+        );
+    }
+    let labels = [("reason", "tool")];
+    gateway.counted(|counted| counted.value("taskgate_rejected_total", &labels) == 2.0).await;
+}
+
 /// Whose address stands in a line: what a proxy says only where the proxy is trusted, and to nobody else.
 #[tokio::test]
 async fn only_trusted_proxies_say_who_asked() {

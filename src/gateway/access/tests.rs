@@ -118,6 +118,7 @@ impl Fixture {
             route: Arc::clone(&self.route),
             caller: Arc::clone(caller),
             subject: None,
+            peer: None,
             session: session.map(str::to_owned),
             version: VersionHeader::Known(version),
             last_event_id: None,
