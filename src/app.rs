@@ -39,7 +39,7 @@ use crate::metrics::Metrics;
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
-use crate::task::{Limits, sweeper};
+use crate::task::{Holder, Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
@@ -141,6 +141,7 @@ impl App {
         let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
         let gateway = Gateway::new(Parts {
             store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
+            holder: Holder::begin("alone"),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
             sealer: sealer_of(settings),
             rates: rates_of(settings)?,

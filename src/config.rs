@@ -38,8 +38,8 @@ pub use self::{
     secret::{SealKey, Secret},
     settings::{
         AdminSettings, ApiKey, AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings,
-        RouteSettings, SecretsSettings, SessionSettings, Settings, TenantLimits, TenantSettings, UpstreamCredentials,
-        UpstreamSettings, UpstreamTarget, UpstreamTls,
+        RedisSettings, ReplicaSettings, RouteSettings, SecretsSettings, SessionSettings, Settings, StoreSettings,
+        TenantLimits, TenantSettings, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::{ByteSize, Rate, RateLimit},
 };

@@ -57,7 +57,7 @@ use crate::mcp::method::Method;
 use crate::metrics::{Asked, Metrics, RouteMetrics};
 use crate::seal::Sealer;
 use crate::task::{
-    ApplyError, Finish, Ledger, Limits, Owner, Progress, Question, State, Store, Task, TaskId, Transition,
+    ApplyError, Finish, Holder, Ledger, Limits, Owner, Progress, Question, State, Store, Task, TaskId, Transition,
 };
 use crate::tenant::Principal;
 use crate::tenant::fair::FairQueue;
@@ -164,6 +164,8 @@ impl TenantLimits {
 pub struct Parts {
     /// Where tasks are kept.
     pub store: Arc<dyn Store>,
+    /// Who this process is among those that hold calls.
+    pub holder: Holder,
     /// How sessions live.
     pub sessions: session::Config,
     /// Seals session ids, cursors and event ids.
@@ -229,7 +231,7 @@ impl Gateway {
         // another process would begin with on the same upstream session.
         let first = (1 << 32) + (Uuid::new_v4().as_u64_pair().0 & ((1 << 51) - 1));
         Arc::new(Self {
-            ledger: Ledger::new(parts.store, parts.clock, observer),
+            ledger: Ledger::new(parts.store, parts.holder, parts.clock, observer),
             sessions,
             pool: Pool::default(),
             parking: Parking::default(),

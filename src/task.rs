@@ -3,6 +3,7 @@
 //! What may happen to a task is decided in [`state`], kept in a [`store`], and changed only through the [`ledger`].
 //! Nothing here knows an upstream, a connection or a wire form.
 
+pub mod codec;
 pub mod dialect;
 pub mod ledger;
 pub mod state;
@@ -19,13 +20,16 @@ use crate::clock::Timestamp;
 
 pub use ledger::{ApplyError, Finish, Ledger, NewTask, Observer, Transition};
 pub use state::{Answer, Asked, Ending, Event, Progress, Question, Refused, State, Status};
-pub use store::{Limits, Position, Quota, QuotaReason, Store, StoreError, Usage};
+pub use store::{Limits, Orphan, Position, Quota, QuotaReason, Store, StoreError, Usage};
 
 /// A task's id: a version 4 UUID, 122 random bits (2025-11-25 tasks, "Task IDs"; "Security Considerations").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(Uuid);
 
 impl TaskId {
+    /// Before every other in order; nobody's.
+    pub(crate) const LEAST: Self = Self(Uuid::nil());
+
     /// A new id that nobody can guess.
     #[must_use]
     pub fn random() -> Self {
@@ -67,6 +71,36 @@ pub struct Owner {
 /// The number of a downstream session, inside its sealed token.
 pub type SessionNumber = u128;
 
+/// Names one life of one process: who holds calls. A process that starts again is somebody else.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder(Arc<str>);
+
+impl Holder {
+    /// A life that begins now, of the replica of that name.
+    #[must_use]
+    pub fn begin(replica: &str) -> Self {
+        Self(format!("{replica}.{}", Uuid::new_v4().simple()).into())
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// One task. A stored record is never changed in place: a change makes a new one with the next `version`.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -94,6 +128,10 @@ pub struct Task {
     pub state: State,
     /// For people: progress, or why it failed.
     pub status_message: Option<Box<str>>,
+    /// Who holds the call.
+    pub holder: Holder,
+    /// Counts the holders: what an earlier one still writes is void.
+    pub epoch: u64,
     /// Counts changes; the store's compare-and-set goes by it.
     pub version: u64,
 }

@@ -7,6 +7,7 @@ mod auth;
 mod authorize;
 mod credentials;
 mod routes;
+mod store;
 mod tenants;
 mod tls;
 
@@ -43,6 +44,8 @@ impl Builder<'_> {
             self.problems.error(&at.key("admin").key("address"), "the same as `listen.address`");
         }
         let secrets = self.secrets(raw.secrets, &at.key("secrets"));
+        let store = self.store(raw.store, &secrets, at);
+        let replica = self.replica(raw.replica, store.as_ref(), &at.key("replica"));
         let sessions = self.sessions(&raw.sessions, &at.key("sessions"));
         let drain = self.duration(&raw.shutdown.drain, &at.key("shutdown").key("drain"));
         let tenants = self.tenants(raw.tenants, raw.auth.as_ref(), &at.key("tenants"));
@@ -58,6 +61,8 @@ impl Builder<'_> {
         Some(Settings {
             listen: listen?,
             admin: admin?,
+            store: store?,
+            replica: replica?,
             secrets,
             sessions: sessions?,
             drain: drain?,

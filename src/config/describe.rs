@@ -5,10 +5,11 @@ use std::{collections::BTreeSet, fmt::Display};
 use super::{
     problem::quote,
     settings::{
-        AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, RouteSettings, Settings,
-        TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
+        AuthSettings, HttpUrl, IntrospectionSettings, JwtSettings, ListenSettings, ReplicaSettings, RouteSettings,
+        Settings, StoreSettings, TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
+    values,
 };
 use crate::auth::keys::Source;
 use crate::gateway::eras;
@@ -24,7 +25,7 @@ pub fn describe(settings: &Settings) -> String {
     let token = if settings.admin.token.is_some() { "asks for a token" } else { "open to this machine" };
     line(&mut text, "admin", format!("{}, {token}", settings.admin.address));
     line(&mut text, "callers", callers(settings.auth.as_ref()));
-    line(&mut text, "store", "memory: a restart forgets every task");
+    line(&mut text, "store", store(settings));
     let idle = show_duration(settings.sessions.idle);
     line(&mut text, "sessions", format!("at most {}, ended after {idle} without use", settings.sessions.max));
     line(&mut text, "seal", seal(settings));
@@ -124,8 +125,25 @@ pub fn describe_callers(auth: Option<&AuthSettings>) -> String {
     format!("authenticated by {}", ways.join(", "))
 }
 
+fn store(settings: &Settings) -> String {
+    let ReplicaSettings { id, lease, address } = &settings.replica;
+    match &settings.store {
+        StoreSettings::Memory => "memory: a restart forgets every task".to_owned(),
+        StoreSettings::Disk { path } => format!("disk: in {}", path.display()),
+        StoreSettings::Redis(redis) => {
+            let id = id.as_deref().unwrap_or("a name of its own");
+            let address = address.map_or("reached by no other".to_owned(), |address| format!("reached at {address}"));
+            let keys = format!("{}, keys start with {}", values::redis_host(redis.url.reveal()), redis.prefix);
+            format!("redis: {keys}; replica {id}, lease {}, {address}", show_duration(*lease))
+        }
+    }
+}
+
 fn seal(settings: &Settings) -> String {
     match (&settings.secrets.key, settings.secrets.previous.len()) {
+        (None, _) if matches!(settings.store, StoreSettings::Disk { .. }) => {
+            "a key of its own in the store's folder".to_owned()
+        }
         (None, _) => "a random key: a restart ends every session".to_owned(),
         (Some(_), 0) => "the configured key: sessions can go on after a crash, not after a clean stop".to_owned(),
         (Some(_), earlier) => format!("the configured key; {} accepted", several(earlier, "earlier key")),

@@ -41,7 +41,6 @@ pub(super) struct File {
     /// Where tasks are kept.
     pub(super) store: Store,
     /// This process among several that share a store.
-    #[schemars(extend("x-later" = "sharing work between replicas"))]
     pub(super) replica: Option<Replica>,
     /// Keys that seal session ids and cursors.
     pub(super) secrets: Secrets,
@@ -133,16 +132,12 @@ impl Default for Admin {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Store {
     /// The kind of store.
-    #[schemars(extend("x-later" = "a store that outlives the process"))]
     pub(super) kind: StoreKind,
     /// The folder of a `disk` store.
-    #[schemars(extend("x-later" = "a store on disk"))]
     pub(super) path: Option<String>,
     /// The server of a `redis` store.
-    #[schemars(extend("x-later" = "a store in Redis"))]
     pub(super) url: Option<Secret>,
     /// What the keys of a `redis` store start with.
-    #[schemars(extend("x-later" = "a store in Redis"))]
     pub(super) prefix: String,
 }
 
@@ -164,15 +159,19 @@ pub(super) enum StoreKind {
     Redis,
 }
 
+/// Bounds of `replica.lease`.
+pub(super) const SHORTEST_LEASE: std::time::Duration = std::time::Duration::from_secs(1);
+pub(super) const LONGEST_LEASE: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// This process among several that share a store.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Replica {
     /// Its name; `auto` makes one.
     pub(super) id: String,
-    /// How long the others wait before they take over what it held.
+    /// How long the others wait before they take over what it held; 1s to 5m.
     pub(super) lease: Duration,
-    /// Where the others reach it.
+    /// IP address and port where the others reach it; it is listened on for them alone.
     pub(super) address: Option<String>,
 }
 

@@ -29,6 +29,10 @@ pub struct Settings {
     pub listen: ListenSettings,
     /// The operator's address.
     pub admin: AdminSettings,
+    /// Where tasks are kept.
+    pub store: StoreSettings,
+    /// This process among those that share the store.
+    pub replica: ReplicaSettings,
     /// Keys that seal session ids and cursors.
     pub secrets: SecretsSettings,
     /// Sessions of clients.
@@ -87,6 +91,51 @@ pub struct AdminSettings {
     pub address: SocketAddr,
     /// Asked for when set; set unless the address is loopback.
     pub token: Option<Secret>,
+}
+
+/// Where tasks are kept.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoreSettings {
+    /// In the process.
+    Memory,
+    /// In a folder, of this process alone.
+    Disk {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// In a server that replicas share.
+    Redis(RedisSettings),
+}
+
+impl StoreSettings {
+    /// The kind's name in the configuration.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk { .. } => "disk",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+/// A Redis or Valkey server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RedisSettings {
+    /// Where it is, with what it asks for.
+    pub url: Secret,
+    /// What its keys start with.
+    pub prefix: String,
+}
+
+/// This process among those that share the store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaSettings {
+    /// Its name; `None` for one that is made up.
+    pub id: Option<String>,
+    /// How long the others wait before they take over what it held.
+    pub lease: Duration,
+    /// Where the others reach it.
+    pub address: Option<SocketAddr>,
 }
 
 /// Keys that seal session ids and cursors.

@@ -160,6 +160,7 @@ impl Gateway {
             ttl: policy.granted_ttl(requested_ttl),
             poll_interval: policy.poll_interval,
             deadline: policy.deadline,
+            draft: None,
         };
         let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
         if made.is_err() {

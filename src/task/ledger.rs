@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::state::{Ending, Event, Refused, State, Status};
-use super::store::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
-use super::{Outcome, Owner, SessionNumber, Task, TaskId};
+use super::store::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
 
 /// The longest status message that is kept, in bytes; a longer one is cut.
@@ -25,6 +25,8 @@ pub struct Ledger {
 struct Inner {
     store: Arc<dyn Store>,
     clock: Clock,
+    /// Who this process is among those that hold calls.
+    holder: Holder,
     observer: Observer,
     /// When the earliest known record expires, in milliseconds; the sweeper sleeps until then.
     earliest: AtomicU64,
@@ -64,6 +66,8 @@ pub struct NewTask {
     pub poll_interval: Duration,
     /// How long from now the held call may take; queue and questions included.
     pub deadline: Duration,
+    /// What another holder would need to take the call up; see [`Store::create`].
+    pub draft: Option<Arc<str>>,
 }
 
 /// How a task ends, written in one step.
@@ -133,9 +137,41 @@ impl From<StoreError> for ApplyError {
 impl Ledger {
     /// A ledger over a store.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, clock: Clock, observer: Observer) -> Self {
+    pub fn new(store: Arc<dyn Store>, holder: Holder, clock: Clock, observer: Observer) -> Self {
         let earliest = AtomicU64::new(u64::MAX);
-        Self { inner: Arc::new(Inner { store, clock, observer, earliest, earlier: Notify::new() }) }
+        Self { inner: Arc::new(Inner { store, clock, holder, observer, earliest, earlier: Notify::new() }) }
+    }
+
+    /// Whether calls can be taken up by others, so that they must be told what they need.
+    #[must_use]
+    pub fn outlives_holders(&self) -> bool {
+        self.inner.store.outlives_holders()
+    }
+
+    /// Everybody who holds an unfinished task, this process left out.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn other_holders(&self) -> Result<Vec<Holder>, StoreError> {
+        let mut holders = self.inner.store.holders().await?;
+        holders.retain(|holder| *holder != self.inner.holder);
+        Ok(holders)
+    }
+
+    /// Takes over at most `at_most` of the unfinished tasks of a holder that is gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    pub async fn take_over(&self, from: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.inner.store.take_over(from, &self.inner.holder, at_most).await
+    }
+
+    /// Notes how far the call of a task has come; see [`Store::note_trail`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn note_trail(&self, task: &Task, trail: Arc<str>) -> Result<(), StoreError> {
+        self.inner.store.note_trail(&task.owner, task.id, task.epoch, trail).await
     }
 
     /// Makes a task. It can be read when this returns (design: readable before announced).
@@ -157,9 +193,11 @@ impl Ledger {
             deadline: now.plus(new.deadline),
             state: State::Queued,
             status_message: None,
+            holder: self.inner.holder.clone(),
+            epoch: 0,
             version: 0,
         };
-        let task = self.inner.store.create(task, limits).await?;
+        let task = self.inner.store.create(task, new.draft, limits).await?;
         self.inner.note_expiry(task.expires_at());
         self.tell(Transition { task: &task, from: None, to: Some(task.state.status()), reason: "created" });
         Ok(task)

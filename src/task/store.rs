@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Outcome, Owner, Task, TaskId};
+use super::{Holder, Outcome, Owner, Task, TaskId};
 use crate::clock::Timestamp;
 
 pub use watching::Watch;
@@ -137,19 +137,33 @@ pub struct Purged {
     pub next: Option<Timestamp>,
 }
 
+/// An unfinished task that has a new holder, with what that one needs to go on.
+#[derive(Debug, Clone)]
+pub struct Orphan {
+    /// The record; holder and epoch are the new ones.
+    pub task: Arc<Task>,
+    /// What was kept with the task when it was made.
+    pub draft: Option<Arc<str>>,
+    /// What was noted last of its call.
+    pub trail: Option<Arc<str>>,
+}
+
 /// Keeps tasks. Every operation is atomic, and none looks at more tasks than it names.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
     /// Keeps a new task and counts it against its tenant, in one step. It gets a place ([`State::Held`]) below
-    /// `running_tasks`, else it joins the queue; what `task.state` and `task.version` say is ignored. The limits hold
-    /// for the tenant from now on, for places that become free too.
+    /// `running_tasks`, else it joins the queue; what `task.state`, `task.epoch` and `task.version` say is ignored. The
+    /// limits hold for the tenant from now on, for places that become free too.
+    ///
+    /// `draft` is what another holder would need to take the call up, as text that only holders read; it goes when the task
+    /// ends. It can be left out where [`Store::outlives_holders`] says no.
     ///
     /// # Errors
     /// [`StoreError::Quota`] where a limit would be passed; nothing is kept then. [`StoreError::Conflict`] where the
     /// id is taken.
     ///
     /// [`State::Held`]: super::State::Held
-    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError>;
+    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError>;
 
     /// The task, unless it is not this owner's, never was or has expired: these are one answer.
     ///
@@ -171,7 +185,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Puts a changed record in the place of the one with the same `version`, and gives it the next one. The tenant's
     /// counters change in the same step, and a place that becomes free goes to the oldest task of its queue. Owner,
-    /// creation and ttl stay as they were made.
+    /// creation, ttl, holder and epoch stay as they were.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] as for [`Store::read`]; [`StoreError::Conflict`] when the version is another or the
@@ -203,6 +217,30 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`StoreError::Unavailable`]
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError>;
+
+    /// Whether a task may be there longer than the process that holds its call.
+    fn outlives_holders(&self) -> bool;
+
+    /// Notes how far a call has come, as text that only holders read: the next holder gets the last note that was kept. It
+    /// changes no version, wakes nobody, and may be lost with what was written last. It goes when the task ends.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] as for [`Store::read`]; [`StoreError::Conflict`] when the epoch is another or the task has
+    /// ended.
+    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError>;
+
+    /// Everybody who holds an unfinished task, be they alive or not.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn holders(&self) -> Result<Vec<Holder>, StoreError>;
+
+    /// Gives at most `at_most` of the unfinished tasks of one holder to another: each gets the next epoch and version. A
+    /// task goes to one only, however many ask.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError>;
 
     /// The bytes that are kept for all tenants, for metrics: it may lag.
     fn bytes(&self) -> u64;

@@ -28,7 +28,7 @@ pub(crate) struct SecretFile {
 macro_rules! texts {
     ($($name:ident $type:tt $pattern:literal $example:literal $description:literal;)+) => {$(
         #[doc = $description]
-        #[derive(Clone, Serialize, Deserialize)]
+        #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(transparent)]
         pub(crate) struct $name(pub(crate) String);
 

@@ -1,5 +1,6 @@
 //! What good files mean.
 
+use crate::config::{ReplicaSettings, StoreSettings};
 use std::{fs, num::NonZeroU32, time::Duration};
 
 use super::{ROUTE, mistakes, read_with, route_with, settings, tasks_with, upstream_with};
@@ -15,7 +16,10 @@ const HASH: &str = "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789ab
 
 #[test]
 fn a_route_is_enough() {
-    let Settings { listen, admin, secrets, sessions, drain, auth, tenants, routes, warnings } = settings(ROUTE);
+    let Settings { listen, admin, store, replica, secrets, sessions, drain, auth, tenants, routes, warnings } =
+        settings(ROUTE);
+    assert_eq!(store, StoreSettings::Memory);
+    assert_eq!(replica, ReplicaSettings { id: None, lease: Duration::from_secs(10), address: None });
     assert_eq!(listen.address.to_string(), "127.0.0.1:8080");
     assert_eq!((listen.public_url, listen.allowed_origins, listen.allowed_hosts), (None, None, None));
     assert_eq!(listen.max_body, ByteSize::new(16 << 20));

@@ -92,7 +92,10 @@ fn what_concerns_a_section_of_lines_is_said_at_its_key() {
         &route_with("  upstream:\n    max_in_flight: 1"),
         "4:3: routes[0].upstream: needs one of `url`, `command` and `sse`",
     );
-    beside_route("replica:\n  id: a", "1:1: replica: sharing work between replicas is not supported yet");
+    beside_route(
+        "replica:\n  id: a",
+        "1:1: replica: means something only with `store.kind: redis`, which replicas share",
+    );
 }
 
 #[test]
@@ -201,17 +204,43 @@ fn durations_sizes_and_rates_are_checked() {
 }
 
 #[test]
-fn features_that_come_later_are_refused_by_name() {
-    let later = |section: &str, column: usize, key: &str, feature: &str| {
-        beside_route(section, &format!("1:{column}: {key}: {feature} is not supported yet"));
+fn a_store_is_asked_for_what_it_needs() {
+    let one_key = format!("secrets: {{key: {}}}\n", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    beside_route("store: {kind: disk}", "1:8: store.path: needed: the folder of the store");
+    beside_route("store: {path: tasks}", "1:15: store.path: means something only with `kind: disk`");
+    beside_route("store: {url: redis://127.0.0.1/0}", "1:14: store.url: means something only with `kind: redis`");
+    beside_route("store: {prefix: other}", "1:17: store.prefix: means something only with `kind: redis`");
+    beside_route(
+        "replica: {id: a}",
+        "1:10: replica: means something only with `store.kind: redis`, which replicas share",
+    );
+    let shared = |line: &str, expected: &str| beside_route(&format!("{line}\n{}", one_key.trim_end()), expected);
+    shared("store: {kind: redis}", "1:8: store.url: needed: the server, such as `redis://127.0.0.1:6379/0`");
+    shared(
+        "store: {kind: redis, url: http://secret@u/0}",
+        "1:27: store.url: a Redis URL must start with `redis://`, or `rediss://` for TLS",
+    );
+    shared(
+        "store: {kind: redis, url: redis://u, prefix: \"a b\"}",
+        "1:46: store.prefix: expected 1 to 64 letters, digits, `-`, `_`, `.` and `:`, found `a b`",
+    );
+    beside_route(
+        "store: {kind: redis, url: redis://u}",
+        "1:1: secrets.key: needed with `store.kind: redis`, the same on every replica: `openssl rand -base64 32` makes one",
+    );
+    let replica = |of: &str, expected: &str| {
+        shared(&format!("store: {{kind: redis, url: redis://u}}\nreplica: {of}"), expected);
     };
-    later("store: {kind: disk}", 15, "store.kind", "a store that outlives the process");
-    later("store: {kind: redis}", 15, "store.kind", "a store that outlives the process");
-    later("store: {path: /var/lib/taskgate}", 15, "store.path", "a store on disk");
-    later("store: {url: redis://127.0.0.1/0}", 14, "store.url", "a store in Redis");
-    later("store: {prefix: other}", 17, "store.prefix", "a store in Redis");
-    later("replica: {id: auto}", 10, "replica", "sharing work between replicas");
+    replica("{id: a b}", "2:15: replica.id: expected `auto` or 1 to 64 letters, digits, `-`, `_` and `.`");
+    replica("{lease: 100ms}", "2:18: replica.lease: expected 1s to 5m");
+    replica(
+        "{address: here}",
+        "2:20: replica.address: expected an IP address and a port such as `127.0.0.1:8080` or `[::1]:8080`, found `here`",
+    );
+}
 
+#[test]
+fn features_that_come_later_are_refused_by_name() {
     one(
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",
@@ -235,7 +264,7 @@ fn features_that_come_later_are_refused_by_name() {
 #[test]
 fn what_a_later_feature_does_by_default_may_be_said() {
     let text = format!(
-        "listen: {{trusted_proxies: []}}\nstore: {{kind: memory, prefix: taskgate}}\n{}",
+        "listen: {{trusted_proxies: []}}\nstore: {{kind: memory}}\n{}",
         upstream_with(
             "    pass_authorization: false\n  tasks: {on_lost: fail, immediate_response: null, tools: [{match: a, on_lost: fail}]}\n"
         )

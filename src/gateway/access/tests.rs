@@ -23,8 +23,8 @@ use crate::jobs::Jobs;
 use crate::mcp::version::ProtocolVersion;
 use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
-use crate::task::Limits;
 use crate::task::store::memory::MemoryStore;
+use crate::task::{Holder, Limits};
 use crate::tenant::Scopes;
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
@@ -86,6 +86,7 @@ impl Fixture {
         let limits = Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20 };
         let gateway = Gateway::new(Parts {
             store: Arc::new(MemoryStore::new(clock)),
+            holder: Holder::begin("test"),
             sessions: session::Config { idle: Duration::from_secs(600), max: 64 },
             sealer: Sealer::random(),
             rates: Rates::new(quota::Limits::default(), []),

@@ -24,7 +24,7 @@ fn ledger_over(store: impl FnOnce(Clock) -> Arc<dyn Store>) -> (Ledger, Told) {
     let observer: Observer = Arc::new(move |transition| {
         tell.lock().unwrap().push((transition.from, transition.to, transition.reason));
     });
-    (Ledger::new(store(clock), clock, observer), told)
+    (Ledger::new(store(clock), Holder::begin("test"), clock, observer), told)
 }
 
 fn ledger() -> Ledger {
@@ -64,6 +64,7 @@ fn new_task() -> NewTask {
         ttl: Duration::from_secs(3600),
         poll_interval: Duration::from_secs(1),
         deadline: Duration::from_secs(1800),
+        draft: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! What every store must do, as test functions. A store runs them all with [`each_contract_test`].
 
+mod holders;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;
 use crate::task::state::{Answer, Ending, Event, State};
-use crate::task::{Outcome, Owner, Task, TaskId};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
 /// Makes a test of each function of the contract; the expression gives a new, empty store.
 macro_rules! each_contract_test {
@@ -49,6 +51,9 @@ macro_rules! each_contract_test {
             cancel_against_complete,
             concurrent_creators_stay_within_limits,
             concurrent_endings_give_each_place_once,
+            hands_luggage_to_the_next_holder,
+            takes_over_queued_tasks_without_a_place,
+            a_task_goes_to_one_new_holder,
         }
     };
     ($store:expr => $($name:ident),+ $(,)?) => {
@@ -61,6 +66,7 @@ macro_rules! each_contract_test {
     };
 }
 pub(crate) use each_contract_test;
+pub(crate) use holders::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const AMPLE: Limits = Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 30 };
@@ -102,6 +108,8 @@ fn task_made_at(owner: &Owner, created_at: Timestamp, ttl: Duration) -> Task {
         deadline: created_at.plus(HOUR),
         state: State::Queued,
         status_message: None,
+        holder: Holder::from_text("first"),
+        epoch: 0,
         version: 0,
     }
 }
@@ -138,7 +146,7 @@ async fn state(store: &Arc<dyn Store>, task: &Task) -> State {
 }
 
 async fn refusal(store: &Arc<dyn Store>, task: Task, limits: &Limits) -> (QuotaReason, u64) {
-    match store.create(task, limits).await {
+    match store.create(task, None, limits).await {
         Err(StoreError::Quota(quota)) => (quota.reason, quota.limit),
         other => panic!("not refused: {other:?}"),
     }
@@ -150,7 +158,7 @@ async fn ids(store: &Arc<dyn Store>, owner: &Owner, from: Option<Position>, limi
 
 pub(crate) async fn keeps_what_it_is_given(store: Arc<dyn Store>) {
     let given = task(&alice());
-    let made = store.create(given.clone(), &AMPLE).await.unwrap();
+    let made = store.create(given.clone(), None, &AMPLE).await.unwrap();
     let read = store.read(&alice(), given.id).await.unwrap().unwrap();
     for kept in [made, read] {
         assert_eq!(*kept.owner, alice());
@@ -164,7 +172,7 @@ pub(crate) async fn keeps_what_it_is_given(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn shows_a_task_to_its_owner_alone(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let others = [
         owner("acme", "bob"),
         owner("umbrella", "alice"),
@@ -186,14 +194,14 @@ pub(crate) async fn shows_a_task_to_its_owner_alone(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn refuses_an_id_that_is_taken(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
-    let again = store.create(Task::clone(&made), &AMPLE).await;
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
+    let again = store.create(Task::clone(&made), None, &AMPLE).await;
     assert!(matches!(again, Err(StoreError::Conflict)));
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 0, kept: 1, kept_bytes: 0 });
 }
 
 pub(crate) async fn replaces_by_version(store: Arc<dyn Store>) {
-    let first = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let first = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let changed = Task { status_message: Some("half".into()), ..Task::clone(&first) };
     let second = store.replace(changed, None).await.unwrap();
     assert_eq!((second.version, second.status_message.as_deref()), (2, Some("half")));
@@ -205,7 +213,7 @@ pub(crate) async fn replaces_by_version(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn never_replaces_an_ended_task(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let over = store.replace(ended(&made), result("1")).await.unwrap();
     let revived = Task { state: made.state.clone(), ..Task::clone(&over) };
     assert!(matches!(store.replace(revived, result("2")).await, Err(StoreError::Conflict)));
@@ -214,7 +222,7 @@ pub(crate) async fn never_replaces_an_ended_task(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn keeps_who_and_when_through_changes(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let changed = Task { created_at: Timestamp::from_millis(1), ttl: HOUR * 9, ..Task::clone(&made) };
     let kept = store.replace(changed, None).await.unwrap();
     assert_eq!((kept.created_at, kept.ttl), (made.created_at, made.ttl));
@@ -222,7 +230,7 @@ pub(crate) async fn keeps_who_and_when_through_changes(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn tells_the_first_read_apart(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     store.replace(ended(&made), result("1")).await.unwrap();
     let other = Owner { subject: "mallory".into(), ..alice() };
     assert!(!store.note_read(&other, made.id).await.unwrap());
@@ -231,14 +239,14 @@ pub(crate) async fn tells_the_first_read_apart(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn keeps_an_outcome_apart(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     assert_eq!(store.outcome(&alice(), made.id).await.unwrap(), None);
     let text = r#"{"content":[],"n":1.50e3,"x":{"b":1,"a":2}}"#;
     store.replace(ended(&made), result(text)).await.unwrap();
     for _ in 0..3 {
         assert_eq!(store.outcome(&alice(), made.id).await.unwrap(), result(text));
     }
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let error = Some(Outcome::Error(r#"{"code":-1,"message":"no"}"#.into()));
     store.replace(after(&made, Event::End(Ending::Errored)), error.clone()).await.unwrap();
     assert_eq!(store.outcome(&alice(), made.id).await.unwrap(), error);
@@ -247,9 +255,9 @@ pub(crate) async fn keeps_an_outcome_apart(store: Arc<dyn Store>) {
 pub(crate) async fn counts_each_state(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, ..AMPLE };
     assert_eq!(usage(&store, "acme").await, Usage::default());
-    let first = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 0, kept: 1, kept_bytes: 0 });
-    let second = store.create(task(&alice()), &limits).await.unwrap();
+    let second = store.create(task(&alice()), None, &limits).await.unwrap();
     assert_eq!(second.state, State::Queued);
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 1, kept: 2, kept_bytes: 0 });
     store.replace(ended(&first), result("12345")).await.unwrap();
@@ -260,7 +268,7 @@ pub(crate) async fn counts_each_state(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn counts_questions_as_bytes(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let ask = Event::Ask { upstream_id: Id::number(1), method: "m".into(), params: Some("{}".into()) };
     let asked = store.replace(after(&made, ask), None).await.unwrap();
     assert_eq!(usage(&store, "acme").await.kept_bytes, 3);
@@ -278,7 +286,7 @@ pub(crate) async fn gives_places_to_the_longest_waiting(store: Arc<dyn Store>) {
     let mut waiting = Vec::new();
     for n in 0..6 {
         let owner = owner("acme", if n % 2 == 0 { "alice" } else { "bob" });
-        waiting.push(store.create(task_made_at(&owner, at, HOUR), &limits).await.unwrap());
+        waiting.push(store.create(task_made_at(&owner, at, HOUR), None, &limits).await.unwrap());
     }
     for (turn, current) in waiting.iter().enumerate() {
         for (place, task) in waiting.iter().enumerate().skip(turn) {
@@ -295,12 +303,12 @@ pub(crate) async fn gives_places_to_the_longest_waiting(store: Arc<dyn Store>) {
 
 pub(crate) async fn lets_the_waiting_leave_the_queue(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, queued_tasks: 2, ..AMPLE };
-    let first = store.create(task(&alice()), &limits).await.unwrap();
-    let second = store.create(task(&alice()), &limits).await.unwrap();
-    let third = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    let second = store.create(task(&alice()), None, &limits).await.unwrap();
+    let third = store.create(task(&alice()), None, &limits).await.unwrap();
     store.replace(cancelled(&second), None).await.unwrap();
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 1, kept: 3, kept_bytes: 0 });
-    let fourth = store.create(task(&alice()), &limits).await.unwrap();
+    let fourth = store.create(task(&alice()), None, &limits).await.unwrap();
     assert_eq!(fourth.state, State::Queued);
     store.replace(ended(&first), None).await.unwrap();
     assert!(matches!(state(&store, &third).await, State::Held(_)));
@@ -311,28 +319,28 @@ pub(crate) async fn bounds_running_and_queued(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 2, queued_tasks: 2, ..AMPLE };
     let mut made = Vec::new();
     for is_queued in [false, false, true, true] {
-        let task = store.create(task(&alice()), &limits).await.unwrap();
+        let task = store.create(task(&alice()), None, &limits).await.unwrap();
         assert_eq!(task.state == State::Queued, is_queued);
         made.push(task);
     }
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::QueuedTasks, 2));
     assert_eq!(usage(&store, "acme").await, Usage { running: 2, queued: 2, kept: 4, kept_bytes: 0 });
     store.replace(ended(&made[0]), None).await.unwrap();
-    assert_eq!(store.create(task(&alice()), &limits).await.unwrap().state, State::Queued);
+    assert_eq!(store.create(task(&alice()), None, &limits).await.unwrap().state, State::Queued);
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::QueuedTasks, 2));
 }
 
 pub(crate) async fn bounds_running_without_a_queue(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, queued_tasks: 0, ..AMPLE };
-    let first = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::RunningTasks, 1));
     store.replace(ended(&first), None).await.unwrap();
-    assert!(matches!(store.create(task(&alice()), &limits).await.unwrap().state, State::Held(_)));
+    assert!(matches!(store.create(task(&alice()), None, &limits).await.unwrap().state, State::Held(_)));
 }
 
 /// A tenant that keeps all it may is told when the first of its tasks goes, whoever of it they are.
 async fn says_when_room_comes(store: &Arc<dyn Store>, limits: &Limits) {
-    match store.create(task(&alice()), limits).await {
+    match store.create(task(&alice()), None, limits).await {
         Err(StoreError::Quota(quota)) => {
             let until = quota.until_expiry.unwrap();
             assert!(until > HOUR / 2 && until <= HOUR, "{until:?}");
@@ -343,8 +351,8 @@ async fn says_when_room_comes(store: &Arc<dyn Store>, limits: &Limits) {
 
 pub(crate) async fn bounds_kept_tasks(store: Arc<dyn Store>) {
     let limits = Limits { kept_tasks: 2, ..AMPLE };
-    let first = store.create(task(&alice()), &limits).await.unwrap();
-    store.create(task(&owner("acme", "bob")), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    store.create(task(&owner("acme", "bob")), None, &limits).await.unwrap();
     store.replace(ended(&first), None).await.unwrap();
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::KeptTasks, 2));
     says_when_room_comes(&store, &limits).await;
@@ -355,10 +363,10 @@ pub(crate) async fn bounds_kept_tasks(store: Arc<dyn Store>) {
 
 pub(crate) async fn bounds_kept_bytes(store: Arc<dyn Store>) {
     let limits = Limits { kept_bytes: 10, ..AMPLE };
-    let first = store.create(task(&alice()), &limits).await.unwrap();
-    let second = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    let second = store.create(task(&alice()), None, &limits).await.unwrap();
     store.replace(ended(&first), result("123456789")).await.unwrap();
-    store.create(task(&alice()), &limits).await.unwrap();
+    store.create(task(&alice()), None, &limits).await.unwrap();
     // A result is kept whatever the limit: the tool has run.
     store.replace(ended(&second), result("1")).await.unwrap();
     assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::KeptBytes, 10));
@@ -368,7 +376,7 @@ pub(crate) async fn bounds_kept_bytes(store: Arc<dyn Store>) {
 pub(crate) async fn tenants_do_not_count_against_each_other(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, queued_tasks: 0, kept_tasks: 1, kept_bytes: 1 };
     for tenant in ["acme", "umbrella"] {
-        let made = store.create(task(&owner(tenant, "alice")), &limits).await.unwrap();
+        let made = store.create(task(&owner(tenant, "alice")), None, &limits).await.unwrap();
         store.replace(ended(&made), result("1")).await.unwrap();
         assert_eq!(usage(&store, tenant).await, Usage { running: 0, queued: 0, kept: 1, kept_bytes: 1 });
     }
@@ -376,18 +384,18 @@ pub(crate) async fn tenants_do_not_count_against_each_other(store: Arc<dyn Store
 
 pub(crate) async fn raised_limits_serve_the_waiting_first(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, ..AMPLE };
-    store.create(task(&alice()), &limits).await.unwrap();
-    let second = store.create(task(&alice()), &limits).await.unwrap();
-    let third = store.create(task(&alice()), &Limits { running_tasks: 2, ..AMPLE }).await.unwrap();
+    store.create(task(&alice()), None, &limits).await.unwrap();
+    let second = store.create(task(&alice()), None, &limits).await.unwrap();
+    let third = store.create(task(&alice()), None, &Limits { running_tasks: 2, ..AMPLE }).await.unwrap();
     assert!(matches!(state(&store, &second).await, State::Held(_)));
     assert_eq!(third.state, State::Queued);
 }
 
 pub(crate) async fn lowered_limits_give_no_places(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, ..AMPLE };
-    let first = store.create(task(&alice()), &AMPLE).await.unwrap();
-    let second = store.create(task(&alice()), &AMPLE).await.unwrap();
-    let third = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &AMPLE).await.unwrap();
+    let second = store.create(task(&alice()), None, &AMPLE).await.unwrap();
+    let third = store.create(task(&alice()), None, &limits).await.unwrap();
     store.replace(ended(&first), None).await.unwrap();
     assert_eq!(state(&store, &third).await, State::Queued);
     store.replace(ended(&second), None).await.unwrap();
@@ -399,9 +407,9 @@ pub(crate) async fn lists_newest_first_and_only_the_owners(store: Arc<dyn Store>
     let mut mine = Vec::new();
     for n in 0..5_u64 {
         let at = start.plus(Duration::from_millis(n / 2));
-        mine.push(Position::of(&store.create(task_made_at(&alice(), at, HOUR), &AMPLE).await.unwrap()));
-        store.create(task(&owner("acme", "bob")), &AMPLE).await.unwrap();
-        store.create(task(&Owner { route: "other".into(), ..alice() }), &AMPLE).await.unwrap();
+        mine.push(Position::of(&store.create(task_made_at(&alice(), at, HOUR), None, &AMPLE).await.unwrap()));
+        store.create(task(&owner("acme", "bob")), None, &AMPLE).await.unwrap();
+        store.create(task(&Owner { route: "other".into(), ..alice() }), None, &AMPLE).await.unwrap();
     }
     mine.sort_unstable_by(|a, b| b.cmp(a));
     let expected: Vec<TaskId> = mine.iter().map(|position| position.id).collect();
@@ -426,13 +434,13 @@ pub(crate) async fn pages_are_stable_while_tasks_come_and_go(store: Arc<dyn Stor
         // The middle ones go first, among them the one at which the page was cut.
         let ttl = if (3..6).contains(&n) { HOUR / 2 } else { HOUR };
         let at = start.plus(Duration::from_millis(n));
-        made.push(store.create(task_made_at(&alice(), at, ttl), &AMPLE).await.unwrap());
+        made.push(store.create(task_made_at(&alice(), at, ttl), None, &AMPLE).await.unwrap());
     }
     made.reverse();
     let page = store.list(&alice(), None, 4).await.unwrap();
     assert_eq!(page.iter().map(|task| task.id).collect::<Vec<_>>(), made[..4].iter().map(|t| t.id).collect::<Vec<_>>());
     let from = Position::of(&page[3]);
-    store.create(task_made_at(&alice(), start.plus(HOUR / 100), HOUR), &AMPLE).await.unwrap();
+    store.create(task_made_at(&alice(), start.plus(HOUR / 100), HOUR), None, &AMPLE).await.unwrap();
     let purged = store.purge(start.plus(HOUR / 2 + HOUR / 100), 100).await.unwrap();
     assert_eq!(purged.tasks.len(), 3);
     let rest = ids(&store, &alice(), Some(from), 100).await;
@@ -440,9 +448,10 @@ pub(crate) async fn pages_are_stable_while_tasks_come_and_go(store: Arc<dyn Stor
 }
 
 pub(crate) async fn hides_the_expired(store: Arc<dyn Store>) {
-    let gone = store.create(expired(&alice()), &AMPLE).await.unwrap();
-    let newer = store.create(task(&alice()), &AMPLE).await.unwrap();
-    let older = store.create(task_made_at(&alice(), Timestamp::from_millis(1), HOUR * 24 * 365 * 300), &AMPLE).await;
+    let gone = store.create(expired(&alice()), None, &AMPLE).await.unwrap();
+    let newer = store.create(task(&alice()), None, &AMPLE).await.unwrap();
+    let older =
+        store.create(task_made_at(&alice(), Timestamp::from_millis(1), HOUR * 24 * 365 * 300), None, &AMPLE).await;
     let older = older.unwrap();
     assert!(store.read(&alice(), gone.id).await.unwrap().is_none());
     assert!(store.outcome(&alice(), gone.id).await.unwrap().is_none());
@@ -456,8 +465,8 @@ pub(crate) async fn purges_only_the_expired(store: Arc<dyn Store>) {
     let empty = store.purge(now(), 10).await.unwrap();
     assert!(empty.tasks.is_empty() && empty.next.is_none());
     let at = now();
-    let long = store.create(task_made_at(&alice(), at, HOUR), &AMPLE).await.unwrap();
-    let short = store.create(task_made_at(&alice(), at, HOUR / 2), &AMPLE).await.unwrap();
+    let long = store.create(task_made_at(&alice(), at, HOUR), None, &AMPLE).await.unwrap();
+    let short = store.create(task_made_at(&alice(), at, HOUR / 2), None, &AMPLE).await.unwrap();
     let early = store.purge(at.plus(HOUR / 2 - Duration::from_millis(1)), 10).await.unwrap();
     assert_eq!((early.tasks.len(), early.next), (0, Some(short.expires_at())));
     let purged = store.purge(short.expires_at(), 10).await.unwrap();
@@ -470,7 +479,7 @@ pub(crate) async fn purges_only_the_expired(store: Arc<dyn Store>) {
 pub(crate) async fn purges_in_batches(store: Arc<dyn Store>) {
     let mut made = HashSet::new();
     for _ in 0..5 {
-        made.insert(store.create(expired(&alice()), &AMPLE).await.unwrap().id);
+        made.insert(store.create(expired(&alice()), None, &AMPLE).await.unwrap().id);
     }
     for (left, expected) in [(3, 2), (1, 2), (0, 1)] {
         let purged = store.purge(now(), 2).await.unwrap();
@@ -485,11 +494,11 @@ pub(crate) async fn a_purge_frees_what_was_counted(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, queued_tasks: 2, kept_tasks: 3, ..AMPLE };
     let at = now();
     // One that runs, one that waits and one that has ended; the last waits and stays.
-    let over = store.create(task_made_at(&alice(), at, HOUR / 2), &limits).await.unwrap();
+    let over = store.create(task_made_at(&alice(), at, HOUR / 2), None, &limits).await.unwrap();
     store.replace(ended(&over), result("12345")).await.unwrap();
-    let running = store.create(task_made_at(&alice(), at, HOUR / 2), &limits).await.unwrap();
-    store.create(task_made_at(&alice(), at, HOUR / 2), &limits).await.unwrap();
-    let last = store.create(task(&alice()), &Limits { kept_tasks: 4, ..limits }).await.unwrap();
+    let running = store.create(task_made_at(&alice(), at, HOUR / 2), None, &limits).await.unwrap();
+    store.create(task_made_at(&alice(), at, HOUR / 2), None, &limits).await.unwrap();
+    let last = store.create(task(&alice()), None, &Limits { kept_tasks: 4, ..limits }).await.unwrap();
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 2, kept: 4, kept_bytes: 5 });
     let purged = store.purge(running.expires_at(), 10).await.unwrap();
     assert_eq!(purged.tasks.len(), 3);
@@ -498,7 +507,7 @@ pub(crate) async fn a_purge_frees_what_was_counted(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn tells_watchers_of_changes(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let mut first = store.watch(&alice(), made.id).await.unwrap().unwrap();
     let mut second = store.watch(&alice(), made.id).await.unwrap().unwrap();
     let changed = store.replace(Task::clone(&made), None).await.unwrap();
@@ -513,8 +522,8 @@ pub(crate) async fn tells_watchers_of_changes(store: Arc<dyn Store>) {
 
 pub(crate) async fn tells_watchers_of_a_place(store: Arc<dyn Store>) {
     let limits = Limits { running_tasks: 1, ..AMPLE };
-    let first = store.create(task(&alice()), &limits).await.unwrap();
-    let second = store.create(task(&alice()), &limits).await.unwrap();
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    let second = store.create(task(&alice()), None, &limits).await.unwrap();
     let mut watch = store.watch(&alice(), second.id).await.unwrap().unwrap();
     store.replace(ended(&first), None).await.unwrap();
     assert!(watch.changed().await);
@@ -522,7 +531,7 @@ pub(crate) async fn tells_watchers_of_a_place(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn ends_watches_with_the_task(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let mut watch = store.watch(&alice(), made.id).await.unwrap().unwrap();
     let over = store.replace(ended(&made), None).await.unwrap();
     assert!(watch.changed().await, "the end itself is told");
@@ -533,7 +542,7 @@ pub(crate) async fn ends_watches_with_the_task(store: Arc<dyn Store>) {
 }
 
 pub(crate) async fn closes_watches_on_purge(store: Arc<dyn Store>) {
-    let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+    let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
     let mut watch = store.watch(&alice(), made.id).await.unwrap().unwrap();
     store.purge(made.expires_at(), 10).await.unwrap();
     assert!(!watch.changed().await);
@@ -542,7 +551,7 @@ pub(crate) async fn closes_watches_on_purge(store: Arc<dyn Store>) {
 pub(crate) async fn cancel_against_complete(store: Arc<dyn Store>) {
     let jobs = Jobs::default();
     for round in 0..10_000 {
-        let made = store.create(task(&alice()), &AMPLE).await.unwrap();
+        let made = store.create(task(&alice()), None, &AMPLE).await.unwrap();
         let cancel = {
             let (store, task) = (store.clone(), cancelled(&made));
             jobs.spawn("cancel", async move { store.replace(task, None).await.is_ok() })
@@ -565,7 +574,7 @@ pub(crate) async fn concurrent_creators_stay_within_limits(store: Arc<dyn Store>
     let creators = (0..100).map(|n| {
         let store = store.clone();
         let task = task(&owner("acme", if n % 2 == 0 { "alice" } else { "bob" }));
-        jobs.spawn("creator", async move { store.create(task, &limits).await })
+        jobs.spawn("creator", async move { store.create(task, None, &limits).await })
     });
     let made = join_all(creators).await.into_iter().map(Result::unwrap);
     let (kept, refused): (Vec<_>, Vec<_>) = made.partition(Result::is_ok);
@@ -579,7 +588,7 @@ pub(crate) async fn concurrent_endings_give_each_place_once(store: Arc<dyn Store
     let lives = (0..200).map(|_| {
         let (store, task) = (store.clone(), task(&alice()));
         jobs.spawn("life", async move {
-            let mut task = store.create(task, &limits).await.unwrap();
+            let mut task = store.create(task, None, &limits).await.unwrap();
             let mut watch = store.watch(&task.owner, task.id).await.unwrap().unwrap();
             loop {
                 task = store.read(&task.owner, task.id).await.unwrap().unwrap();

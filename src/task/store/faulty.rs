@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 
 use super::memory::MemoryStore;
-use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::Timestamp;
-use crate::task::{Outcome, Owner, Task, TaskId};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
 /// Fails so many of the next operations of a kind, then works.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ fn take(left: &AtomicUsize) -> bool {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Store for FaultyStore {
-    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
-        self.store.create(task, limits).await
+    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.store.create(task, draft, limits).await
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
@@ -65,6 +65,22 @@ impl Store for FaultyStore {
 
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
         self.store.usage(tenant).await
+    }
+
+    fn outlives_holders(&self) -> bool {
+        self.store.outlives_holders()
+    }
+
+    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+        self.store.note_trail(owner, id, epoch, trail).await
+    }
+
+    async fn holders(&self) -> Result<Vec<Holder>, StoreError> {
+        self.store.holders().await
+    }
+
+    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.store.take_over(from, by, at_most).await
     }
 
     fn bytes(&self) -> u64 {

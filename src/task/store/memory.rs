@@ -4,6 +4,7 @@
 //! never the other way round and never two shards, so that no operation waits for another tenant's.
 
 mod book;
+mod holders;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -16,11 +17,12 @@ use async_trait::async_trait;
 use dashmap::DashMap;
 use tokio::sync::watch;
 
-use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
-use crate::task::{Outcome, Owner, Task, TaskId};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use book::Book;
+use holders::Holders;
 
 /// Keeps tasks in this process's memory.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ struct Inner {
     tenants: DashMap<Arc<str>, Arc<Tenant>>,
     /// When each record goes, the earliest first.
     expiries: Mutex<BTreeMap<(Timestamp, TaskId), Arc<Owner>>>,
+    /// Where there may be several of them.
+    holders: Option<Holders>,
 }
 
 struct Tenant {
@@ -48,6 +52,15 @@ struct Kept {
     outcome: Option<Outcome>,
     /// The outcome was handed out.
     is_read: AtomicBool,
+    /// For the next holder of an unfinished one.
+    luggage: Option<Box<Luggage>>,
+}
+
+/// What goes with a task's call from holder to holder. Rare here: a process that shares its memory with nobody has no next.
+#[derive(Debug, Default)]
+struct Luggage {
+    draft: Option<Arc<str>>,
+    trail: Option<Arc<str>>,
 }
 
 /// Owner and id together: to look for somebody else's task is to look for one that does not exist.
@@ -109,17 +122,24 @@ impl PartialEq for Key {
 impl Eq for Key {}
 
 impl MemoryStore {
-    /// An empty store that goes by this clock.
+    /// An empty store that goes by this clock, of a single gateway: nobody could take its calls up.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { inner: Inner { clock, tasks: DashMap::new(), tenants: DashMap::new(), expiries: Mutex::default() } }
+        let (tasks, tenants) = (DashMap::new(), DashMap::new());
+        Self { inner: Inner { clock, tasks, tenants, expiries: Mutex::default(), holders: None } }
+    }
+
+    /// The same for several gateways in this process, which take up each other's calls.
+    #[must_use]
+    pub fn shared(clock: Clock) -> Self {
+        Self { inner: Inner { holders: Some(Holders::default()), ..Self::new(clock).inner } }
     }
 }
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
-        self.inner.create(task, limits)
+    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.inner.create(task, draft, limits)
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
@@ -156,6 +176,23 @@ impl Store for MemoryStore {
         Ok(tenant.map(|tenant| lock(&tenant.book).usage()).unwrap_or_default())
     }
 
+    fn outlives_holders(&self) -> bool {
+        self.inner.holders.is_some()
+    }
+
+    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+        self.inner.note_trail(owner, id, epoch, trail)
+    }
+
+    async fn holders(&self) -> Result<Vec<Holder>, StoreError> {
+        Ok(self.inner.holders.iter().flat_map(Holders::all).collect())
+    }
+
+    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        let theirs = self.inner.holders.iter().flat_map(|holders| holders.of(from, at_most));
+        Ok(theirs.filter_map(|(id, owner)| self.inner.take_over(&owner, id, from, by)).collect())
+    }
+
     fn bytes(&self) -> u64 {
         // The books are locked only when no shard is: who holds a book may wait for its shard.
         let tenants: Vec<Arc<Tenant>> = self.inner.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
@@ -171,7 +208,7 @@ impl Inner {
         (kept.task.expires_at() > self.clock.now()).then(|| pick(&kept))
     }
 
-    fn create(&self, mut task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+    fn create(&self, mut task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
         self.with_book(&task.owner.tenant.clone(), |book| {
             let key = (&*task.owner, task.id);
             if self.tasks.contains_key(&key as &dyn Keyed) {
@@ -181,6 +218,7 @@ impl Inner {
             // A limit that was raised serves those who wait before it serves the newcomer.
             self.promote(book);
             task.state = book.admit(self.clock.now())?;
+            task.epoch = 1;
             task.version = 1;
             task.owner = book.index(&task);
             let id = task.id;
@@ -188,8 +226,16 @@ impl Inner {
             book.enter(&task);
             self.tasks.insert(
                 Key { owner: task.owner.clone(), id },
-                Kept { task: task.clone(), outcome: None, is_read: AtomicBool::new(false) },
+                Kept {
+                    task: task.clone(),
+                    outcome: None,
+                    is_read: AtomicBool::new(false),
+                    luggage: draft
+                        .filter(|_| self.holders.is_some())
+                        .map(|draft| Box::new(Luggage { draft: Some(draft), trail: None })),
+                },
             );
+            self.holders.iter().for_each(|holders| holders.note(&task));
             lock(&self.expiries).insert((task.expires_at(), id), task.owner.clone());
             Ok(task)
         })
@@ -197,18 +243,20 @@ impl Inner {
 
     fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
         self.with_book(&task.owner.tenant.clone(), |book| {
+            let bytes = book::outcome_bytes(outcome.as_ref());
             let (before, after) = self.exchange(task, outcome)?;
-            book.leave(&before.task, before.outcome.as_ref());
-            book.enter(&after.task);
-            book.count_bytes(after.outcome.as_ref());
-            book.announce(&after.task);
+            book.leave(&before, None);
+            book.enter(&after);
+            book.count_bytes(bytes);
+            book.announce(&after);
+            self.holders.iter().for_each(|holders| holders.note(&after));
             self.promote(book);
-            Ok(after.task)
+            Ok(after)
         })
     }
 
-    /// Puts the changed record into the map; gives what was there before and what is there now.
-    fn exchange(&self, mut task: Task, outcome: Option<Outcome>) -> Result<(Kept, Kept), StoreError> {
+    /// Puts the changed record into the map; gives what was there before, which had no outcome, and what is there now.
+    fn exchange(&self, mut task: Task, outcome: Option<Outcome>) -> Result<(Arc<Task>, Arc<Task>), StoreError> {
         let owner = task.owner.clone();
         let key = (&*owner, task.id);
         let mut kept = self.tasks.get_mut(&key as &dyn Keyed).ok_or(StoreError::NotFound)?;
@@ -222,15 +270,56 @@ impl Inner {
         task.owner = kept.task.owner.clone();
         task.created_at = kept.task.created_at;
         task.ttl = kept.task.ttl;
+        task.holder = kept.task.holder.clone();
+        task.epoch = kept.task.epoch;
         if let State::Held(asked) = &mut task.state {
             asked.questions.shrink_to_fit();
         }
-        let after = Kept { task: Arc::new(task), outcome, is_read: AtomicBool::new(false) };
-        let before = std::mem::replace(
-            &mut *kept,
-            Kept { task: after.task.clone(), outcome: after.outcome.clone(), is_read: AtomicBool::new(false) },
-        );
+        if task.state.is_ended() {
+            kept.luggage = None;
+        }
+        kept.outcome = outcome;
+        let after = Arc::new(task);
+        let before = std::mem::replace(&mut kept.task, Arc::clone(&after));
         Ok((before, after))
+    }
+
+    fn take_over(&self, owner: &Owner, id: TaskId, from: &Holder, by: &Holder) -> Option<Orphan> {
+        self.with_book(&owner.tenant, |book| {
+            let key = (owner, id);
+            let mut kept = self.tasks.get_mut(&key as &dyn Keyed)?;
+            if kept.task.state.is_ended() || kept.task.holder != *from {
+                return None;
+            }
+            let mut task = Task::clone(&kept.task);
+            task.holder = by.clone();
+            task.epoch += 1;
+            task.version += 1;
+            let task = Arc::new(task);
+            let before = std::mem::replace(&mut kept.task, Arc::clone(&task));
+            let (draft, trail) =
+                kept.luggage.as_ref().map(|luggage| (luggage.draft.clone(), luggage.trail.clone())).unwrap_or_default();
+            drop(kept);
+            self.holders.iter().for_each(|holders| holders.forget(&before.holder, id));
+            self.holders.iter().for_each(|holders| holders.note(&task));
+            book.announce(&task);
+            Some(Orphan { task, draft, trail })
+        })
+    }
+
+    fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+        let key = (owner, id);
+        let mut kept = self.tasks.get_mut(&key as &dyn Keyed).ok_or(StoreError::NotFound)?;
+        if kept.task.expires_at() <= self.clock.now() {
+            return Err(StoreError::NotFound);
+        }
+        if kept.task.epoch != epoch || kept.task.state.is_ended() {
+            return Err(StoreError::Conflict);
+        }
+        if self.holders.is_some() {
+            kept.luggage.get_or_insert_default().trail = Some(trail);
+        }
+        Ok(())
     }
 
     /// Gives free places to those who wait longest.
@@ -272,6 +361,7 @@ impl Inner {
                 let (_, kept) = self.tasks.remove(&key as &dyn Keyed)?;
                 book.leave(&kept.task, kept.outcome.as_ref());
                 book.forget(&kept.task);
+                self.holders.iter().for_each(|holders| holders.forget(&kept.task.holder, id));
                 self.promote(book);
                 Some(kept.task)
             });

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::metrics::Metrics;
 use crate::metrics::label::StoreOp;
-use crate::task::{Outcome, Owner, Task, TaskId};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
-use super::{Limits, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 
 /// A store that is timed.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl<S> MeteredStore<S> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods, reason = "a method that is forgotten here is not forwarded")]
 impl<S: Store> Store for MeteredStore<S> {
-    async fn create(&self, task: Task, limits: &Limits) -> Result<Arc<Task>, StoreError> {
-        self.timed(StoreOp::Create, self.store.create(task, limits)).await
+    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.timed(StoreOp::Create, self.store.create(task, draft, limits)).await
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
@@ -70,6 +70,22 @@ impl<S: Store> Store for MeteredStore<S> {
 
     async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
         self.store.usage(tenant).await
+    }
+
+    fn outlives_holders(&self) -> bool {
+        self.store.outlives_holders()
+    }
+
+    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+        self.timed(StoreOp::Update, self.store.note_trail(owner, id, epoch, trail)).await
+    }
+
+    async fn holders(&self) -> Result<Vec<Holder>, StoreError> {
+        self.timed(StoreOp::Due, self.store.holders()).await
+    }
+
+    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.timed(StoreOp::Due, self.store.take_over(from, by, at_most)).await
     }
 
     fn bytes(&self) -> u64 {

@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
-use crate::task::{Limits, NewTask, Owner, Status, Store, Task, TaskId};
+use crate::task::{Holder, Limits, NewTask, Owner, Status, Store, Task, TaskId};
 
 const LIMITS: Limits = Limits { running_tasks: 10_000, queued_tasks: 0, kept_tasks: 10_000, kept_bytes: 1 << 20 };
 
@@ -28,7 +28,7 @@ fn swept(store: Arc<dyn Store>, clock: Clock) -> Swept {
             tell.try_send((transition.task.id, transition.from)).unwrap();
         }
     };
-    let ledger = Ledger::new(store, clock, Arc::new(observer));
+    let ledger = Ledger::new(store, Holder::begin("test"), clock, Arc::new(observer));
     let jobs = Jobs::default();
     start(&jobs, ledger.clone());
     let name = || Arc::<str>::from("x");
@@ -52,6 +52,7 @@ impl Swept {
             ttl,
             poll_interval: Duration::from_secs(1),
             deadline: ttl,
+            draft: None,
         };
         self.ledger.create(new, &LIMITS).await.unwrap()
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::Timestamp;
 use crate::jsonrpc::Id;
-use crate::task::{Answer, Asked, Event, Owner, Progress, TaskId};
+use crate::task::{Answer, Asked, Event, Holder, Owner, Progress, TaskId};
 
 const SEEN: &str = "\"createdAt\":\"2026-01-01T00:00:00.000Z\",\"lastUpdatedAt\":\"2026-01-01T00:00:01.000Z\",\"ttlMs\":3600000,\"pollIntervalMs\":1000";
 
@@ -31,6 +31,8 @@ fn task(state: State) -> Task {
         deadline: created_at,
         state,
         status_message: None,
+        holder: Holder::from_text("first"),
+        epoch: 1,
         version: 1,
     }
 }

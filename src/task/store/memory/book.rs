@@ -119,8 +119,8 @@ impl Book {
         }
     }
 
-    pub(super) fn count_bytes(&mut self, outcome: Option<&Outcome>) {
-        self.kept_bytes += outcome_bytes(outcome);
+    pub(super) fn count_bytes(&mut self, bytes: u64) {
+        self.kept_bytes += bytes;
     }
 
     /// Takes the first in line where there is a place for it. Whoever gets it calls [`Book::started`].
@@ -203,7 +203,7 @@ impl Queue {
     }
 }
 
-fn outcome_bytes(outcome: Option<&Outcome>) -> u64 {
+pub(super) fn outcome_bytes(outcome: Option<&Outcome>) -> u64 {
     outcome.map_or(0, |outcome| outcome.bytes() as u64)
 }
 

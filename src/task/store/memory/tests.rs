@@ -8,7 +8,7 @@ use super::*;
 use crate::task::state::{Asked, Ending};
 use crate::task::store::contract::each_contract_test;
 
-each_contract_test!(Arc::new(MemoryStore::new(Clock::system())));
+each_contract_test!(Arc::new(MemoryStore::shared(Clock::system())));
 
 const HOUR: Duration = Duration::from_secs(3600);
 const AMPLE: Limits = Limits { running_tasks: 100, queued_tasks: 100, kept_tasks: 1000, kept_bytes: 1 << 20 };
@@ -35,6 +35,8 @@ fn task(tenant: &str, subject: &str, created_at: Timestamp, ttl: Duration) -> Ta
         deadline: created_at.plus(HOUR),
         state: State::Queued,
         status_message: None,
+        holder: Holder::from_text("first"),
+        epoch: 0,
         version: 0,
     }
 }
@@ -51,7 +53,7 @@ async fn nothing_is_left_of_tasks_that_went() {
     let mut watches = Vec::new();
     for n in 0..40 {
         let made = task(&format!("tenant{}", n % 4), &format!("subject{n}"), clock.now(), HOUR);
-        let made = store.create(made, &limits).await.unwrap();
+        let made = store.create(made, None, &limits).await.unwrap();
         watches.push(store.watch(&made.owner, made.id).await.unwrap());
         if n % 3 == 0 {
             let over = with_state(&made, State::Ended(Ending::Errored));
@@ -69,7 +71,7 @@ async fn a_refused_newcomer_leaves_no_tenant() {
     let clock = Clock::system();
     let store = MemoryStore::new(clock);
     let limits = Limits { kept_tasks: 0, ..AMPLE };
-    store.create(task("stranger", "x", clock.now(), HOUR), &limits).await.unwrap_err();
+    store.create(task("stranger", "x", clock.now(), HOUR), None, &limits).await.unwrap_err();
     assert!(store.inner.tenants.is_empty());
 }
 
@@ -77,7 +79,7 @@ async fn a_refused_newcomer_leaves_no_tenant() {
 async fn only_watched_tasks_have_a_channel() {
     let clock = Clock::system();
     let store = MemoryStore::new(clock);
-    let made = store.create(task("acme", "alice", clock.now(), HOUR), &AMPLE).await.unwrap();
+    let made = store.create(task("acme", "alice", clock.now(), HOUR), None, &AMPLE).await.unwrap();
     let channels = || lock(&store.inner.tenants.get("acme").unwrap().book).watched();
     assert_eq!(channels(), 0);
     let first = store.watch(&made.owner, made.id).await.unwrap();
@@ -98,8 +100,8 @@ async fn only_watched_tasks_have_a_channel() {
 async fn a_finished_task_is_small() {
     let clock = Clock::system();
     let store = MemoryStore::new(clock);
-    let first = store.create(task("acme", "alice", clock.now(), HOUR), &AMPLE).await.unwrap();
-    let second = store.create(task("acme", "alice", clock.now(), HOUR), &AMPLE).await.unwrap();
+    let first = store.create(task("acme", "alice", clock.now(), HOUR), None, &AMPLE).await.unwrap();
+    let second = store.create(task("acme", "alice", clock.now(), HOUR), None, &AMPLE).await.unwrap();
     assert!(Arc::ptr_eq(&first.owner, &second.owner), "each task would keep its own copy of six members");
     let mut questions = Vec::with_capacity(1000);
     questions.extend(first.state.questions().iter().cloned());
@@ -223,7 +225,7 @@ impl Model {
         self.limits[tenant] = self.given;
         self.promote(tenant);
         let before = store.inner.clock.now();
-        match (store.create(new.clone(), &self.given).await, self.admit(tenant)) {
+        match (store.create(new.clone(), None, &self.given).await, self.admit(tenant)) {
             (Ok(made), Some(state)) => {
                 assert_eq!(made.state, state);
                 self.tasks.push(Modelled { task: Task { state, version: 1, ..new }, outcome: 0 });
