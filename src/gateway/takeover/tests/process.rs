@@ -140,7 +140,7 @@ impl Process {
         let (tell, told) = oneshot::channel();
         self.handle.spawn(async move {
             tell.send(()).unwrap();
-            drop(thawed.recv());
+            thawed.recv().unwrap_err();
         });
         told.await.unwrap();
         Frozen { _thaw: thaw }
