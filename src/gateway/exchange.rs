@@ -21,7 +21,7 @@ use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code};
 use crate::mcp::capabilities::Undeclared;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
-use crate::task::{Answer, Owner, TaskId};
+use crate::task::{Answer, Owner, Question, TaskId};
 use crate::upstream::messages::{Came, Messages};
 use crate::upstream::{Denied, Error, Reply, SessionKey};
 
@@ -30,6 +30,7 @@ use super::session::{Held, Session};
 use super::{Gateway, Route};
 
 use legacy::Resumption;
+pub(super) use modern::Asking;
 pub(super) use modern::Refresh;
 use modern::{Again, Draft, Refreshing, Rounds};
 
@@ -108,16 +109,23 @@ pub(super) struct Trace {
     pub(super) id: Id,
     /// The last event id of the call's own stream.
     pub(super) event: Option<Box<str>>,
+    /// What a stateless upstream waits for, or waited.
+    pub(super) round: Option<Asking>,
 }
 
 /// A call of somebody else's that goes on.
-pub(super) struct Resumed {
-    /// What comes after the last event that was seen.
-    pub(super) reply: Reply,
-    /// By what it was taken up.
-    pub(super) trace: Trace,
-    /// Questions that the upstream has put, which are not settled.
-    pub(super) asked: Vec<Id>,
+pub(super) enum Resumed {
+    /// Its stream.
+    Stream {
+        /// What comes after the last event that was seen.
+        reply: Reply,
+        /// By what it was taken up.
+        trace: Trace,
+        /// Questions that the upstream has put, which are not settled.
+        asked: Vec<Id>,
+    },
+    /// It waits for answers, and the upstream does nothing until then.
+    Round(Asking, Vec<Question>),
 }
 
 /// A call that was sent. Dropped before its end, it tells a legacy upstream nothing; see [`Exchange::cancel`].
@@ -178,7 +186,14 @@ impl Exchange {
 
     /// Goes on with a call that was sent by another process.
     pub(super) fn resume(dispatch: Dispatch, resumed: Resumed) -> Self {
-        let Resumed { reply, trace, asked } = resumed;
+        let (reply, trace, asked) = match resumed {
+            Resumed::Stream { reply, trace, asked } => (reply, trace, asked),
+            Resumed::Round(asking, questions) => {
+                let mut exchange = Self::begin(dispatch);
+                exchange.ask_on(&asking, questions);
+                return exchange;
+            }
+        };
         let mut exchange = Self::begin(Dispatch { id: Some(trace.id), ..dispatch });
         exchange.resumption = Resumption::after(trace.event.map(Into::into));
         exchange.source = Source::Sending(Box::pin(std::future::ready(Ok(reply))));
@@ -243,7 +258,7 @@ impl Exchange {
 
     /// From now on it is told how far the call has come, so that another process could go on with it.
     pub(super) fn trace(&mut self) {
-        self.traced = Some(Trace { id: self.id.clone(), event: None });
+        self.traced = Some(Trace { id: self.id.clone(), event: None, round: None });
         self.moved();
     }
 
@@ -265,8 +280,10 @@ impl Exchange {
             Source::Reading(messages) => messages.last_event_id(),
             Source::Sending(_) | Source::Refreshing(_) | Source::Over => self.resumption.last_event_id(),
         };
-        if traced.id != self.id || event.is_some_and(|event| traced.event.as_deref() != Some(event)) {
-            *traced = Trace { id: self.id.clone(), event: event.map(Into::into) };
+        let round = self.rounds.asking();
+        let is_new_event = event.is_some_and(|event| traced.event.as_deref() != Some(event));
+        if traced.id != self.id || is_new_event || (round.is_some() && traced.round != round) {
+            *traced = Trace { id: self.id.clone(), event: event.map(Into::into), round };
             self.ready.push_back(Happening::Moved(traced.clone()));
         }
     }

@@ -72,6 +72,8 @@ enum Written {
 /// Why an event was not applied.
 enum Unapplied {
     Refused,
+    /// The store failed.
+    Away,
     /// Somebody else holds the call by now.
     Fenced,
 }
@@ -139,13 +141,14 @@ impl HeldCall {
     }
 
     /// The call of a task whose holder is gone, where the upstream's answer to it can be read on.
-    pub(super) fn resume(
+    pub(super) async fn resume(
         record: Record,
         route: Arc<Route>,
         session: Arc<Session>,
         draft: Draft,
         resumed: Resumed,
     ) -> Self {
+        let draft = with_mirrored(draft, &record.gateway, &route, &session).await;
         let counted = Counted::new(&record.gateway, &route, &session);
         let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
         let mut call = Self { record, route, session, draft: None, exchange: None, queued, counted };
@@ -235,7 +238,9 @@ impl HeldCall {
             let id = draft.id.get_or_insert_with(|| self.record.gateway.mint()).clone();
             // Else a call could be with an upstream of which nobody knows where that is.
             if self.session.is_unlisted() && self.session.terms.upstream.id.is_some() {
-                self.record.note(&Trail::of(&Trace { id, event: None }, &self.session.terms.upstream)).await;
+                self.record
+                    .note(&Trail::of(&Trace { id, event: None, round: None }, &self.session.terms.upstream))
+                    .await;
             }
             self.exchange = Some(self.send(draft, places));
         } else if self.queued.take().is_some() {
@@ -350,7 +355,11 @@ impl Record {
         let Self { gateway, task, .. } = self;
         gateway.ledger.apply_held(task, event).await.map_err(|error| {
             tracing::debug!(error = %Chain(&error), task = %task.id, "an event was not applied");
-            if matches!(error, ApplyError::Fenced) { Unapplied::Fenced } else { Unapplied::Refused }
+            match error {
+                ApplyError::Fenced => Unapplied::Fenced,
+                ApplyError::Store(_) => Unapplied::Away,
+                ApplyError::NotFound | ApplyError::Refused { .. } => Unapplied::Refused,
+            }
         })
     }
 

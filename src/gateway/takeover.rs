@@ -254,8 +254,11 @@ impl Found<'_> {
     /// Takes the stream of the call up after its last event; `None` where there is none, or the upstream does not know it.
     async fn reach(&self, adoption: &Adoption) -> Result<Option<Resumed>, Stopped> {
         let upstream = &adoption.session().terms.upstream;
+        if !upstream.version.has_sessions() {
+            return Ok(self.round().await);
+        }
         let (Some(event), Some(id)) = (self.trail.event(), self.call.sent_as(&self.trail)) else { return Ok(None) };
-        if !upstream.version.has_sessions() || upstream.id.is_none() {
+        if upstream.id.is_none() {
             return Ok(None);
         }
         let reaching = async {
@@ -282,12 +285,20 @@ impl Found<'_> {
             Ok(None) => return Err(Stopped::Over),
             Err(_) => self.task().state.questions().iter().map(|question| question.upstream_id.clone()).collect(),
         };
-        Ok(Some(Resumed { reply, trace: Trace { id, event: Some(event.into()) }, asked }))
+        Ok(Some(Resumed::Stream { reply, trace: Trace { id, event: Some(event.into()), round: None }, asked }))
+    }
+
+    /// The round that a stateless upstream waits for, if all of its questions are there.
+    async fn round(&self) -> Option<Resumed> {
+        let asking = self.trail.round()?;
+        let task = self.gateway.ledger.get(&self.task().owner, self.task().id).await.ok()??;
+        let questions = task.state.questions();
+        asking.waits_for(questions).then(|| Resumed::Round(asking, questions.to_vec()))
     }
 
     async fn resume(&self, adoption: &Adoption, resumed: Resumed) {
         let (route, session) = (Arc::clone(self.route), Arc::clone(adoption.session()));
-        HeldCall::resume(self.record.copy(), route, session, self.draft(None), resumed).run().await;
+        HeldCall::resume(self.record.copy(), route, session, self.draft(None), resumed).await.run().await;
     }
 
     /// Whether the call may be run again, and for whom: the configuration says so, and the tool itself. A tool that can't be

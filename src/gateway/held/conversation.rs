@@ -78,7 +78,7 @@ impl<'a> Conversation<'a> {
             // It was refused, and the call ends as it will.
             Happening::Undeclared { .. } => {}
             Happening::Withdrawn(id) => self.withdrawn(id).await,
-            Happening::Settled(upstream_id) => drop(self.record.apply(Event::Settle { upstream_id }).await),
+            Happening::Settled(upstream_id) => return self.settled(upstream_id).await,
             Happening::Moved(trace) => self.moved = Some(trace),
             Happening::Ended(end) => return Some(End::Call(end)),
         }
@@ -174,11 +174,23 @@ impl<'a> Conversation<'a> {
         self.read_record(true).await
     }
 
+    /// The upstream has an answer, or gets it as soon as this is written: whoever takes the call up goes by the record, and a
+    /// round that still stands in it is sent again.
+    async fn settled(&mut self, upstream_id: Id) -> Option<End> {
+        loop {
+            match self.record.apply(Event::Settle { upstream_id: upstream_id.clone() }).await {
+                Err(Unapplied::Fenced) => return Some(End::Fenced),
+                Err(Unapplied::Away) if self.record.is_shared() => tokio::time::sleep(READ_AGAIN).await,
+                Ok(_) | Err(Unapplied::Away | Unapplied::Refused) => return None,
+            }
+        }
+    }
+
     /// The upstream asks the client.
     async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) -> Option<End> {
         match self.record.apply(Event::Ask { upstream_id: id.clone(), method, params }).await {
             Ok(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
-            Err(Unapplied::Refused) => {
+            Err(Unapplied::Refused | Unapplied::Away) => {
                 let error = ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken");
                 self.exchange.refuse(&id, &error);
             }

@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::exchange::Trace;
+use crate::gateway::exchange::{Asking, Trace};
 use crate::gateway::session::{Session, Terms};
 use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
@@ -81,6 +81,18 @@ pub(in crate::gateway) struct Trail<'a> {
     event: Option<Cow<'a, str>>,
     /// The conversation on which it was sent.
     session: Option<StoredSession<'a>>,
+    /// What a stateless upstream waits for, or waited.
+    round: Option<StoredRound<'a>>,
+}
+
+/// A round of questions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct StoredRound<'a> {
+    number: u32,
+    count: usize,
+    /// The upstream's `requestState` as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<Cow<'a, str>>,
 }
 
 /// What is to be stored of a call.
@@ -135,6 +147,9 @@ impl<'a> StoredCall<'a> {
         self.way = way;
         self.version = ProtocolVersion::LATEST_MODERN.as_str().into();
         self.client = client.to_bits();
+        if way == Way::Stateless {
+            self.upstream = Some(StoredSession { id: None, version: ProtocolVersion::LATEST_MODERN.as_str().into() });
+        }
         self
     }
 
@@ -201,6 +216,11 @@ impl<'a> Trail<'a> {
             id: Some(trace.id.as_json().into()),
             event: trace.event.as_deref().map(Into::into),
             session: session.id.is_some().then(|| StoredSession::of(session)),
+            round: trace.round.as_ref().map(|Asking { number, count, state }| StoredRound {
+                number: *number,
+                count: *count,
+                state: state.as_deref().map(Into::into),
+            }),
         }
     }
 
@@ -211,6 +231,12 @@ impl<'a> Trail<'a> {
     /// What [`Trail::to_text`] wrote; nothing is known by anything else.
     pub(in crate::gateway) fn read(text: Option<&'a str>) -> Self {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// What a stateless upstream waited for last.
+    pub(in crate::gateway) fn round(&self) -> Option<Asking> {
+        let StoredRound { number, count, state } = self.round.as_ref()?;
+        Some(Asking { number: *number, count: *count, state: state.as_deref().map(Into::into) })
     }
 
     /// After which event the stream can be taken up.
@@ -264,11 +290,15 @@ mod tests {
         let call = StoredCall::read(&text).unwrap();
         assert_eq!((&*call.params, call.way, call.client()), (params, Way::Pooled, client));
         assert_eq!((call.number(), call.headers().len()), (5 << 64 | 9, 1));
-        let (trace, version) = (Trace { id: id.clone(), event: Some("e-1".into()) }, ProtocolVersion::LATEST_LEGACY);
+        let round = Asking { number: 2, count: 1, state: Some("\"s\"".into()) };
+        let (trace, version) = (
+            Trace { id: id.clone(), event: Some("e-1".into()), round: Some(round.clone()) },
+            ProtocolVersion::LATEST_LEGACY,
+        );
         let key = SessionKey { id: Some("s".into()), version, subject: None };
         let trail = Trail::of(&trace, &key).to_text();
         let trail = Trail::read(Some(&trail));
-        assert_eq!((trail.event(), call.sent_as(&trail)), (Some("e-1"), Some(id)));
+        assert_eq!((trail.event(), call.sent_as(&trail), trail.round()), (Some("e-1"), Some(id), Some(round)));
         assert_eq!(trail.session.as_ref().and_then(StoredSession::key), Some(key));
     }
 }

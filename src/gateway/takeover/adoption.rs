@@ -58,8 +58,17 @@ impl Drop for Adoption {
 
 impl Gateway {
     /// The conversation of a call whose holder is gone. A client's own is the one that it uses here, if it does.
-    pub(super) fn adopt(self: &Arc<Self>, route: &Arc<Route>, call: &StoredCall<'_>, terms: Terms) -> Arc<Adoption> {
-        let name = terms.upstream.id.clone().map(|id| (Arc::clone(&route.name), id));
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        call: &StoredCall<'_>,
+        mut terms: Terms,
+    ) -> Arc<Adoption> {
+        let has_sessions = terms.upstream.version.has_sessions();
+        if !has_sessions {
+            terms.upstream = route.upstream.stateless();
+        }
+        let name = terms.upstream.id.clone().filter(|_| has_sessions).map(|id| (Arc::clone(&route.name), id));
         let mut by_name = self.adoptions.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(adoption) = name.as_ref().and_then(|name| by_name.get(name)?.upgrade()) {
             return adoption;

@@ -112,6 +112,38 @@ async fn questions_that_are_open_and_answers_that_were_not_posted_go_on() {
 }
 
 #[tokio::test]
+async fn a_round_that_waits_for_answers_goes_on() {
+    for client in [Client::Legacy, Client::Modern] {
+        for is_answered_before in [true, false] {
+            let options = Options { era: Era::Modern, ..Options::default() };
+            let world = World::new(options, policy(OnLost::Fail)).await;
+            let (first, second) = (world.process("first"), world.replica("second"));
+            let id = first.start(client, "ask", json!({})).await;
+            let asking = first.until(&id, "input_required").await;
+            world.store.noted("\"round\":{").await;
+            let frozen = first.freeze().await;
+            let key = asking["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+            let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+            let update = json!({"taskId": id, "inputResponses": {key: answer}});
+            if is_answered_before {
+                second.modern("tasks/update", update.clone()).await;
+            }
+            assert_eq!(second.take_up(&first).await, 1);
+            if !is_answered_before {
+                second.modern("tasks/update", update).await;
+            }
+            let task = second.until(&id, "completed").await;
+            assert!(task["result"].to_string().contains("Ada"), "{task}");
+            assert!(counted(&second, "resumed"));
+            drop(frozen);
+            first.gateway.calls_over().await;
+            // Each round is a call (2026-07-28), and there were two.
+            assert_eq!(world.upstream.stats().tool("ask").started, 2, "{client:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_cant_be_read_on_has_failed_and_the_upstream_is_told() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(Options::default(), policy(OnLost::Fail)).await;

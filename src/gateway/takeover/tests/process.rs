@@ -302,8 +302,13 @@ impl Noting {
 
     /// Waits until an event of a call was noted.
     pub(super) async fn noted_event(&self) {
-        let has_event = |notes: &Vec<Arc<str>>| notes.iter().any(|note| note.contains("\"event\":\""));
-        drop(self.notes.subscribe().wait_for(has_event).await.unwrap());
+        self.noted("\"event\":\"").await;
+    }
+
+    /// Waits until something with that in it was noted.
+    pub(super) async fn noted(&self, part: &str) {
+        let has_it = |notes: &Vec<Arc<str>>| notes.iter().any(|note| note.contains(part));
+        drop(self.notes.subscribe().wait_for(has_it).await.unwrap());
     }
 }
 
