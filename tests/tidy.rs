@@ -33,6 +33,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("tenant", &["clock", "jobs", "metrics"]),
     ("auth", &["clock", "jobs", "metrics", "oauth", "tenant"]),
     ("task", &["jsonrpc", "mcp", "clock", "jobs", "metrics"]),
+    ("replica", &["clock", "task"]),
     ("upstream", &["jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "threads", "tls"]),
     (
         "gateway",
