@@ -448,7 +448,9 @@ fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
         Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
         Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
+        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store | Fault::ReplicaLost => {
+            UpstreamOutcome::Abandoned
+        }
     }
 }
 

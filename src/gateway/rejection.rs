@@ -83,6 +83,8 @@ pub enum Kind {
     /// The upstream refused a modern request, or the session that it was to be translated on, unread, since it speaks the
     /// other era now. Never told: the request is sent once more, in the other way.
     OtherEra,
+    /// Only a replica could serve it that can't be reached now; nothing was done. When that may be known to be back or gone.
+    Away(Duration),
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
     /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
@@ -122,6 +124,8 @@ pub enum Fault {
     Shutdown,
     /// The store failed.
     Store,
+    /// The replica went away that had the call; whether the tool ran is not known.
+    ReplicaLost,
 }
 
 impl Fault {
@@ -136,6 +140,7 @@ impl Fault {
             Self::InputTimeout => "input_timeout",
             Self::Shutdown => "shutdown",
             Self::Store => "store",
+            Self::ReplicaLost => "replica_lost",
         }
     }
 
@@ -161,6 +166,9 @@ impl Fault {
             Self::InputTimeout => "Nobody answered the server's question in time.",
             Self::Shutdown => "The gateway is shutting down. Try again later.",
             Self::Store => "The gateway can't reach its task store. Try again later.",
+            Self::ReplicaLost => {
+                "The part of the gateway that had the call went away; whether the call took effect is not known."
+            }
         }
     }
 
@@ -259,6 +267,7 @@ impl Rejection {
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Scopes(_) => StatusCode::FORBIDDEN,
+            Kind::Away(_) => StatusCode::SERVICE_UNAVAILABLE,
             // No request was asked that could be answered with a message in a 200.
             Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
@@ -286,7 +295,7 @@ impl Rejection {
     /// What `Retry-After` says, if the status calls for it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if let Kind::Rate { retry_after, .. } = self.kind { Some(retry_after) } else { None }
+        if let Kind::Rate { retry_after, .. } | Kind::Away(retry_after) = self.kind { Some(retry_after) } else { None }
     }
 
     /// The response message.
@@ -371,6 +380,14 @@ impl Kind {
             Self::Rate { reason, retry_after } => {
                 ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.").with_data(&Limited {
                     reason,
+                    limit: None,
+                    retry_after_ms: millis(retry_after),
+                })
+            }
+            Self::Away(retry_after) => {
+                let message = "The part of the gateway that has this session can't be reached; nothing was done. Try again later.";
+                ErrorObject::new(code::INTERNAL_ERROR, message).with_data(&Limited {
+                    reason: Fault::ReplicaLost.reason(),
                     limit: None,
                     retry_after_ms: millis(retry_after),
                 })
