@@ -277,6 +277,12 @@ impl Gateway {
         &self.ledger
     }
 
+    /// Seals what goes to clients, and signs what goes to other replicas.
+    #[must_use]
+    pub fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
+    }
+
     /// From now on nothing new is begun.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);

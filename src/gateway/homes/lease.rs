@@ -23,10 +23,10 @@ const LOOKS: u32 = 2;
 impl Gateway {
     /// Keeps this process alive among the others until jobs are told to stop, and tells at each change whether it is.
     /// While it can't be, what it holds goes on.
-    pub async fn keep_lease(self: Arc<Self>, tell: impl Fn(bool) + Send) {
+    pub async fn keep_lease(self: Arc<Self>, is_alive: bool, tell: impl Fn(bool) + Send) {
         let Some(homes) = &self.homes else { return };
         let lease = homes.sharing.lease;
-        let (mut renewed, mut is_away, mut is_over) = (Instant::now(), false, false);
+        let (mut renewed, mut is_away, mut is_over) = (Instant::now(), false, !is_alive);
         loop {
             let asked = Instant::now();
             match tokio::time::timeout(lease / RENEWALS, homes.replicas().renew()).await {
@@ -63,7 +63,7 @@ impl Gateway {
         }
     }
 
-    /// Begins the lease; a failure is [`Gateway::keep_lease`]'s to tell.
+    /// Begins the lease, and says whether it has begun; a failure is [`Gateway::keep_lease`]'s to tell.
     pub async fn begin_lease(&self) -> bool {
         match &self.homes {
             Some(homes) => matches!(
