@@ -8,6 +8,7 @@ use taskgate::auth::sha256;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
 
+use super::replicas::{Balancer, Common, Replica};
 use super::{Client, Exposition, Opening, Stateless, json, within};
 
 /// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
@@ -27,6 +28,15 @@ pub(crate) struct Setup {
     has_second_route: bool,
     command: Option<String>,
     timing: Timing,
+    replicas: usize,
+    lease: String,
+    has_no_internal_address: bool,
+}
+
+/// How many gateways there are behind the address of each, where a test does not say; the suite of tests can be run over
+/// several.
+fn usual_replicas() -> usize {
+    std::env::var("TASKGATE_TEST_REPLICAS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// The API key of a caller.
@@ -120,6 +130,21 @@ impl Setup {
         Self { timing, ..self }
     }
 
+    /// So many gateways that share a store, and a balancer before them that takes another for each request.
+    pub(crate) fn replicas(self, replicas: usize) -> Self {
+        Self { replicas, ..self }
+    }
+
+    /// How long each takes another for alive that says nothing.
+    pub(crate) fn lease(self, lease: &str) -> Self {
+        Self { lease: lease.to_owned(), ..self }
+    }
+
+    /// They can't reach each other.
+    pub(crate) fn apart(self) -> Self {
+        Self { has_no_internal_address: true, ..self }
+    }
+
     fn to_yaml(&self, url: &str) -> String {
         let Self { listen, admin, top, upstream, tools, authorize, tasks, tenants, .. } = self;
         let mut yaml = format!(
@@ -139,6 +164,16 @@ impl Setup {
             Some(argv) => format!("command: {argv}"),
             None => format!("url: \"{url}\""),
         };
+        if self.replicas > 0 {
+            let address = if self.has_no_internal_address { "" } else { ", address: \"127.0.0.1:0\"" };
+            yaml.push_str(&format!(
+                "store: {{kind: redis, url: \"redis://127.0.0.1:1/0\"}}\nreplica: {{lease: {}{address}}}\n",
+                self.lease
+            ));
+            if !self.top.contains("secrets:") {
+                yaml.push_str("secrets: {key: \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"}\n");
+            }
+        }
         yaml.push_str("routes:\n");
         let second = self.has_second_route.then_some(("second", "/second"));
         for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
@@ -156,9 +191,19 @@ impl Setup {
         let yaml = self.to_yaml(self.in_front_of.as_deref().unwrap_or(&upstream.url()));
         let settings = config::parse(&yaml, "test.yaml", Path::new(""), &|_| None);
         let settings = settings.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
+        if self.replicas > 0 {
+            let common = Common::new();
+            let mut replicas = Vec::new();
+            for _ in 0..self.replicas {
+                replicas.push(Replica::start(&common, settings.clone(), self.timing).await);
+            }
+            let balancer = Balancer::start(replicas.iter().map(|replica| replica.address).collect()).await;
+            let (address, admin) = (balancer.address, replicas[0].admin);
+            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer) };
+        }
         let app = App::start_with(&settings, self.timing).await.unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Gateway { app: Some(app), upstream, address, admin }
+        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None }
     }
 }
 
@@ -169,6 +214,9 @@ pub(crate) struct Gateway {
     pub(crate) upstream: Server,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// Where there are several.
+    pub(crate) replicas: Vec<Replica>,
+    balancer: Option<Balancer>,
 }
 
 impl Gateway {
@@ -190,7 +238,23 @@ impl Gateway {
             has_second_route: false,
             command: None,
             timing: Timing::default(),
+            replicas: usual_replicas(),
+            lease: "30s".to_owned(),
+            has_no_internal_address: false,
         }
+    }
+
+    /// One of several dies, and the balancer asks it no more.
+    pub(crate) fn kill(&mut self, number: usize) {
+        self.replicas[number].kill();
+        let there = self.replicas.iter().filter(|replica| replica.is_there());
+        let there = there.map(|replica| replica.address).collect();
+        self.balancer.as_ref().expect("there are several").use_only(there);
+    }
+
+    /// A client of one of several alone, with the session that another has.
+    pub(crate) fn moved(&self, client: &Client, number: usize) -> Client {
+        Opening::at(self.replicas[number].address).with_session_of(client)
     }
 
     /// One with every default.
@@ -261,6 +325,11 @@ impl Gateway {
 
     /// Stops the gateway as a signal does.
     pub(crate) async fn stop(&mut self) {
-        within(self.take_app().run_until(async {})).await;
+        for replica in &mut self.replicas {
+            within(replica.stop()).await;
+        }
+        if let Some(app) = self.app.take() {
+            within(app.run_until(async {})).await;
+        }
     }
 }
