@@ -234,7 +234,10 @@ impl Gateway {
         let sessions = Sessions::new(parts.sessions, Arc::clone(&sealer), parts.clock);
         let sessions = Arc::new(sessions.at_home(sharing.is_some().then(|| parts.holder.clone())));
         let deliveries = Arc::new(match &sharing {
-            Some(sharing) => Deliveries::among(Arc::clone(&sessions), &parts.holder, sharing.lease),
+            Some(sharing) => {
+                let are_apart = sharing.address.is_none();
+                Deliveries::among(Arc::clone(&sessions), &parts.holder, sharing.lease, are_apart)
+            }
             None => Deliveries::new(Arc::clone(&sessions)),
         });
         let homes = sharing.map(|sharing| Arc::new(Homes::new(sharing)));

@@ -73,10 +73,11 @@ impl Deliveries {
         }
     }
 
-    /// The same in a process that is one of several. For so long is remembered who of them hears of a task.
+    /// The same in a process that is one of several. For so long is remembered who of them hears of a task. Where they
+    /// `are_apart`, a session's streams are anywhere, not at its home alone.
     #[must_use]
-    pub fn among(sessions: Arc<Sessions>, me: &Holder, fresh: Duration) -> Self {
-        let (far, outgoing) = Far::new(me.clone(), fresh);
+    pub fn among(sessions: Arc<Sessions>, me: &Holder, fresh: Duration, are_apart: bool) -> Self {
+        let (far, outgoing) = Far::new(me.clone(), fresh, are_apart);
         let next_stream = AtomicU64::new(first_of(me) + 1);
         Self { far: Some(far), outgoing: Mutex::new(Some(outgoing)), next_stream, ..Self::new(sessions) }
     }
@@ -139,7 +140,8 @@ impl Deliveries {
     /// Whether the task's streams are likely to be elsewhere: its session is not at home here, or the task is not. Who waits
     /// for it on a session of another home says so unasked.
     fn may_be_anywhere(&self, far: &Far, task: &Task) -> bool {
-        task.holder != far.me
+        far.are_apart
+            || task.holder != far.me
             || task.epoch > 1
             || self.sessions.by_number(task.session).is_some_and(|session| session.is_elsewhere())
     }

@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use crate::support::{Gateway, Setup, json, text_of};
+use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, text_of, within};
 
 const ELICIT: &str = "elicitation/create";
 const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
@@ -42,4 +42,201 @@ async fn a_session_is_one_wherever_its_requests_land() {
     }
     gateway.seen(|stats| stats.deleted == 1).await;
     while stream.next().await.unwrap().is_some() {}
+}
+
+/// Waits until a request is served: one may have been on its way to the one that died.
+async fn served(client: &Client) {
+    within(async {
+        while client.post(PING).await.json().await.get("result").is_none() {}
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_outlives_its_home() {
+    for home in 0..3 {
+        let mut gateway = three().lease("1s").start().await;
+        // Given a session that was opened at one of them,
+        let (opened, answer) = Opening::at(gateway.replicas[home].address).initialize().await;
+        assert_eq!(answer.status, StatusCode::OK);
+        opened.notify("notifications/initialized", json!({})).await;
+        let client = gateway.client().with_session_of(&opened);
+        let done = client.start("exact", json!({})).await;
+        let outcome = client.outcome(&done).await;
+        // when that one dies, then the others go on at once, though it is not known yet to be gone,
+        gateway.kill(home).await;
+        served(&client).await;
+        for text in ["a", "b", "c", "d"] {
+            assert_eq!(text_of(&client.call("echo", json!({"text": text})).await), text);
+        }
+        // with the results that were there, and with streams and questions where the session is at home from then on.
+        assert_eq!(client.outcome(&done).await["result"], outcome["result"]);
+        let others: Vec<usize> = (0..3).filter(|other| *other != home).collect();
+        gateway.claimed(&client, &others).await;
+        let mut stream = client.listen().await;
+        let id = client.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": "Ann"})).await;
+        assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+        assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+        // It ends everywhere.
+        assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+        for _ in 0..3 {
+            assert_eq!(client.post(PING).await.status, StatusCode::NOT_FOUND);
+        }
+        gateway.seen(|stats| stats.deleted == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_s_session_is_reached_through_it_and_goes_with_it() {
+    let mut gateway = three().lease("5s").stdio(&[]).start().await;
+    let (opened, _) = Opening::at(gateway.replicas[0].address).initialize().await;
+    opened.notify("notifications/initialized", json!({})).await;
+    let client = gateway.client().with_session_of(&opened);
+    for _ in 0..3 {
+        client.call("count", json!({})).await;
+    }
+    let count = client.call("count", json!({})).await;
+    assert_eq!(text_of(&count), "4", "{count}");
+    let id = client.start("ask", json!({})).await;
+    let mut waiting = client.wait_for(&id).await;
+    let question = waiting.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(waiting.messages().await.last().unwrap()), "Hello, Ann");
+    gateway.kill(0).await;
+    // Until its lease is over it may be back; nobody else can serve it.
+    let refused = within(async {
+        loop {
+            let answer = client.post(PING).await;
+            if answer.status != StatusCode::OK {
+                return answer;
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.header("retry-after").is_some());
+    let refused = refused.json().await;
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32603)), "{refused}");
+    assert_eq!(refused["error"]["data"]["reason"], "replica_lost");
+    within(async {
+        while client.post(PING).await.status != StatusCode::NOT_FOUND {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A new one is another's.
+    assert_eq!(text_of(&gateway.open().await.call("count", json!({})).await), "1");
+}
+
+#[tokio::test]
+async fn a_stop_ends_nobody_s_session() {
+    let mut gateway = three().start().await;
+    let (opened, _) = Opening::at(gateway.replicas[0].address).initialize().await;
+    opened.notify("notifications/initialized", json!({})).await;
+    let id = opened.start("exact", json!({})).await;
+    let outcome = opened.outcome(&id).await;
+    let mut stream = opened.listen().await;
+    within(gateway.replicas[0].stop()).await;
+    gateway.forget_stopped();
+    // Its stream ends; what was begun is there, and the session goes on at once: nobody waits for a lease.
+    while stream.next().await.unwrap().is_some() {}
+    let client = gateway.client().with_session_of(&opened);
+    assert_eq!(client.outcome(&id).await["result"], outcome["result"]);
+    let mut stream = client.listen().await;
+    let id = client.start("ask", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.sessions_opened, stats.deleted), (1, 0));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_client_is_found_wherever_the_next_call_lands() {
+    let gateway = three().start().await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    for name in ["Ann", "Bob", "Cy", "Di"] {
+        let asked = client.call("ask", json!({})).await;
+        let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+        let answer = json!({"action": "accept", "content": {"name": name}});
+        let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"],
+            "inputResponses": {key: answer}});
+        let done = client.result("tools/call", params).await;
+        assert_eq!(done["content"][0]["text"], format!("Hello, {name}"));
+    }
+    assert_eq!(gateway.upstream.stats().tool("ask").started, 4);
+}
+
+#[tokio::test]
+async fn a_call_that_waited_in_one_that_is_gone_is_like_any_that_is_over() {
+    let mut gateway = three().start().await;
+    let client = Stateless::of(Opening::at(gateway.replicas[0].address)).declaring(json!({"elicitation": {"form": {}}}));
+    let asked = client.call("ask", json!({})).await;
+    gateway.kill(0).await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"], "inputResponses": {}});
+    let (status, error) = client.error("tools/call", params).await;
+    assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)), "{error}");
+    assert_eq!(error["message"], "This `requestState` is not valid, or not any more; call again without it");
+}
+
+/// Replicas that can't reach each other: whoever gets a request serves it.
+#[tokio::test]
+async fn apart_they_serve_what_lands_at_each() {
+    let gateway = three().apart().start().await;
+    let client = gateway.open().await;
+    for round in 0..6 {
+        assert_eq!(text_of(&client.call("echo", json!({"text": round.to_string()})).await), round.to_string());
+    }
+    // A question finds the stream, be it elsewhere, and an answer its call.
+    let mut stream = client.listen().await;
+    for name in ["Ann", "Bob", "Cy"] {
+        let id = client.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(&client.outcome(&id).await), format!("Hello, {name}"));
+    }
+    drop(stream);
+    for name in ["Ann", "Bob", "Cy"] {
+        let id = client.start("ask", json!({})).await;
+        let mut waiting = client.wait_for(&id).await;
+        let question = waiting.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(waiting.messages().await.last().unwrap()), format!("Hello, {name}"));
+    }
+    // Progress too.
+    let params = json!({"name": "report", "arguments": {"sections": 2}, "task": {}, "_meta": {"progressToken": "p"}});
+    for _ in 0..3 {
+        let calls = gateway.upstream.stats().tool("report").started;
+        let id = client.create_with(params.clone()).await["taskId"].as_str().unwrap().to_owned();
+        let mut waiting = client.wait_for(&id).await;
+        gateway.started("report", calls + 1).await;
+        // One that came before the stream was known is lost to it.
+        within(async {
+            loop {
+                client.call("release", json!({})).await;
+                let message = waiting.message().await;
+                if message["method"] == "notifications/progress" {
+                    assert_eq!(message["params"]["progressToken"], "p");
+                    break;
+                }
+            }
+        })
+        .await;
+        client.cancel(&id).await;
+    }
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.sessions_opened, stats.stray_answers), (1, 0));
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    gateway.seen(|stats| stats.deleted == 1).await;
+    within(async {
+        for number in 0..3 {
+            while gateway.moved(&client, number).post(PING).await.status != StatusCode::NOT_FOUND {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
 }

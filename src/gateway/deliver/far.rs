@@ -28,6 +28,8 @@ pub(in crate::gateway) struct Far {
     pub(in crate::gateway) me: Holder,
     /// How long it is remembered who hears of a task, or that nobody does.
     pub(in crate::gateway) fresh: Duration,
+    /// Sessions have no homes.
+    pub(super) are_apart: bool,
     outlet: mpsc::Sender<Message>,
     ways: DashMap<TaskId, Way>,
     /// The part of their streams' numbers that was of those who are gone.
@@ -55,9 +57,9 @@ fn part_of(stream: u64) -> u64 {
 
 impl Far {
     /// What is to be told comes out of the other end, and is lost when nobody takes it for long.
-    pub(in crate::gateway) fn new(me: Holder, fresh: Duration) -> (Self, mpsc::Receiver<Message>) {
+    pub(super) fn new(me: Holder, fresh: Duration, are_apart: bool) -> (Self, mpsc::Receiver<Message>) {
         let (outlet, messages) = mpsc::channel(crate::replica::BUS_DEPTH);
-        (Self { me, fresh, outlet, ways: DashMap::new(), dead: DashSet::new() }, messages)
+        (Self { me, fresh, are_apart, outlet, ways: DashMap::new(), dead: DashSet::new() }, messages)
     }
 
     pub(super) fn tell(&self, message: Message) {

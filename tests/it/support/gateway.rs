@@ -7,6 +7,8 @@ use taskgate::app::{App, Timing};
 use taskgate::auth::sha256;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
+use taskgate::replica::Replicas;
+use taskgate::seal::{Purpose, Sealer};
 
 use super::replicas::{Balancer, Common, Replica};
 use super::{Client, Exposition, Opening, Stateless, json, within};
@@ -31,6 +33,16 @@ pub(crate) struct Setup {
     replicas: usize,
     lease: String,
     has_no_internal_address: bool,
+}
+
+/// The key of gateways that share a store.
+const SHARED_KEY: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
+
+/// The number of a client's session, as its id says to whoever has the key.
+fn number_of(client: &Client) -> u128 {
+    let sealer = Sealer::new(*SHARED_KEY, []);
+    let plain = sealer.open(Purpose::Session, client.session.as_deref().unwrap()).expect("it is ours");
+    u128::from_be_bytes(*plain[1..].first_chunk().unwrap())
 }
 
 /// How many gateways there are behind the address of each, where a test does not say; the suite of tests can be run over
@@ -244,12 +256,30 @@ impl Gateway {
         }
     }
 
-    /// One of several dies, and the balancer asks it no more.
-    pub(crate) fn kill(&mut self, number: usize) {
-        self.replicas[number].kill();
+    /// Waits until one of those has claimed the client's session: then it is not served by another that stands in for a
+    /// home which may be alive.
+    pub(crate) async fn claimed(&self, client: &Client, others: &[usize]) {
+        let number = number_of(client);
+        within(async {
+            let Some(other) = others.first() else { return };
+            while !matches!(self.replicas[*other].neighbour.home_of(number).await, Ok(Some(_))) {
+                client.notify("notifications/roots/list_changed", json!({})).await;
+            }
+        })
+        .await;
+    }
+
+    /// The balancer asks only those that are there.
+    pub(crate) fn forget_stopped(&self) {
         let there = self.replicas.iter().filter(|replica| replica.is_there());
         let there = there.map(|replica| replica.address).collect();
         self.balancer.as_ref().expect("there are several").use_only(there);
+    }
+
+    /// One of several dies, and the balancer asks it no more.
+    pub(crate) async fn kill(&mut self, number: usize) {
+        self.replicas[number].die().await;
+        self.forget_stopped();
     }
 
     /// A client of one of several alone, with the session that another has.

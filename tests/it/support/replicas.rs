@@ -22,7 +22,7 @@ use taskgate::replica::Replicas;
 use taskgate::replica::local::{Neighbour, Neighbourhood};
 use taskgate::task::Holder;
 use taskgate::task::store::memory::MemoryStore;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 /// What all gateways share.
@@ -77,6 +77,16 @@ impl Replica {
     pub(crate) fn kill(&mut self) {
         self.app = None;
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+
+    /// The same, waiting until its sockets are closed.
+    pub(crate) async fn die(&mut self) {
+        self.kill();
+        for address in [Some(self.address), self.internal].into_iter().flatten() {
+            while TcpStream::connect(address).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
     /// It stops as a signal stops it.
