@@ -33,6 +33,7 @@ pub mod schemas;
 mod streams;
 pub mod subjects;
 mod subscriptions;
+pub mod takeover;
 mod tasks;
 mod tools;
 
@@ -79,6 +80,7 @@ use pool::{Pool, Pooled};
 use rejection::{Kind, Rejection};
 use session::{Session, Sessions};
 use subscriptions::Subscriptions;
+use takeover::Adoptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -194,6 +196,7 @@ pub struct Gateway {
     homes: Option<Arc<Homes>>,
     ledger: Ledger,
     pool: Pool,
+    adoptions: Adoptions,
     parking: Parking,
     deliveries: Arc<Deliveries>,
     subscriptions: Subscriptions,
@@ -238,7 +241,7 @@ impl Gateway {
                 let are_apart = sharing.address.is_none();
                 Deliveries::among(Arc::clone(&sessions), &parts.holder, sharing.lease, are_apart)
             }
-            None => Deliveries::new(Arc::clone(&sessions)),
+            None => Deliveries::new(Arc::clone(&sessions), &parts.holder),
         });
         let homes = sharing.map(|sharing| Arc::new(Homes::new(sharing)));
         let observer = {
@@ -253,6 +256,7 @@ impl Gateway {
             sessions,
             homes,
             pool: Pool::default(),
+            adoptions: Adoptions::default(),
             parking: Parking::default(),
             deliveries,
             subscriptions: Subscriptions::default(),
@@ -536,12 +540,25 @@ impl Gateway {
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
         let task = self.ledger.end(owner, id, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// The same for the holder of the task's call.
+    async fn end_held(&self, held: &Task, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        let before = self.ledger.get(&held.owner, held.id).await.ok().flatten();
+        let task = self.ledger.end_held(held, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// Tells clients that the open questions of a task that has ended are void.
+    fn void_open(&self, before: Option<Arc<Task>>, task: &Task) {
         if let Some(State::Held(asked)) = before.map(|before| before.state.clone()) {
             let seen = |question: &Question| matches!(question.progress, Progress::Claimed(_));
             let open: Vec<Question> = asked.questions.into_iter().filter(seen).collect();
-            self.deliveries.task_ended(&task, &open);
+            self.deliveries.task_ended(task, &open);
         }
-        Ok(task)
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn start(jobs: &Jobs, gateway: &Arc<Gateway>, routes: &[Arc<Rou
     jobs.spawn("bus", Arc::clone(gateway).hear_others(routes.to_vec()));
     let state = Arc::clone(admin);
     jobs.spawn("lease", Arc::clone(gateway).keep_lease(is_alive, move |is_alive| state.set_store_available(is_alive)));
-    jobs.spawn("other replicas", Arc::clone(gateway).look_after_others());
+    jobs.spawn("other replicas", Arc::clone(gateway).look_after_others(routes.to_vec()));
 }
 
 /// The door between replicas.

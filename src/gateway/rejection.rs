@@ -113,6 +113,13 @@ pub enum Fault {
     UpstreamTooLarge,
     /// It went away; whether the tool ran is not known.
     OutcomeUnknown,
+    /// The process that held the call is gone; whether the tool ran is not known.
+    ReplicaLost,
+    /// The server that the call was for is no longer configured. `started`: it may have seen the call.
+    NoRoute {
+        /// Whether it may have seen the call.
+        started: bool,
+    },
     /// The deadline passed. `started`: the upstream had seen the call.
     Deadline {
         /// Whether the upstream had seen the call.
@@ -124,8 +131,6 @@ pub enum Fault {
     Shutdown,
     /// The store failed.
     Store,
-    /// The replica went away that had the call; whether the tool ran is not known.
-    ReplicaLost,
 }
 
 impl Fault {
@@ -133,14 +138,14 @@ impl Fault {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::UpstreamUnreachable | Self::Credentials => "upstream_unreachable",
+            Self::UpstreamUnreachable | Self::Credentials | Self::NoRoute { started: false } => "upstream_unreachable",
             Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
-            Self::OutcomeUnknown => "outcome_unknown",
+            Self::OutcomeUnknown | Self::NoRoute { started: true } => "outcome_unknown",
+            Self::ReplicaLost => "replica_lost",
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
             Self::Shutdown => "shutdown",
             Self::Store => "store",
-            Self::ReplicaLost => "replica_lost",
         }
     }
 
@@ -162,13 +167,19 @@ impl Fault {
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
             }
+            Self::ReplicaLost => {
+                "The replica of the gateway that held the call is gone; whether the call took effect is not known."
+            }
+            Self::NoRoute { started: false } => {
+                "The gateway no longer serves the server that the call was for; nothing was run."
+            }
+            Self::NoRoute { started: true } => {
+                "The gateway no longer serves the server that the call was for; whether the call took effect is not known."
+            }
             Self::Deadline { .. } => "The call took longer than the gateway's deadline for it and was cancelled.",
             Self::InputTimeout => "Nobody answered the server's question in time.",
             Self::Shutdown => "The gateway is shutting down. Try again later.",
             Self::Store => "The gateway can't reach its task store. Try again later.",
-            Self::ReplicaLost => {
-                "The part of the gateway that had the call went away; whether the call took effect is not known."
-            }
         }
     }
 
@@ -385,7 +396,7 @@ impl Kind {
                 })
             }
             Self::Away(retry_after) => {
-                let message = "The part of the gateway that has this session can't be reached; nothing was done. Try again later.";
+                let message = "The replica of the gateway that has this session can't be reached; nothing was done. Try again later.";
                 ErrorObject::new(code::INTERNAL_ERROR, message).with_data(&Limited {
                     reason: Fault::ReplicaLost.reason(),
                     limit: None,

@@ -10,11 +10,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::gateway::homes::bus::Message;
-use crate::seal::fingerprint;
 use crate::task::{Holder, Owner, SessionNumber, Task, TaskId};
 
-/// Bits of a stream's number that count the streams of one process; those above say whose it is.
-const COUNTED: u32 = 32;
+use super::{OWN_STREAMS, first_stream};
+
 /// So many tasks are known to be heard elsewhere; then all are forgotten and asked for again.
 const MOST: usize = 4096;
 /// So many messages of a task wait while it is asked who hears of it.
@@ -44,15 +43,9 @@ enum Way {
     Asked(Instant, SessionNumber, Vec<Bytes>),
 }
 
-/// The part of a stream's number that says whose it is; below 2^52 in all, which every reader keeps exactly.
-pub(in crate::gateway) fn first_of(holder: &Holder) -> u64 {
-    let [a, b, c, ..] = fingerprint(&[holder.as_str()]);
-    (u64::from_be_bytes([0, 0, 0, 0, 0, a, b, c]) >> 4) << COUNTED
-}
-
-/// The same part of any stream's number.
+/// The part of a stream's number that says whose it is.
 fn part_of(stream: u64) -> u64 {
-    stream >> COUNTED << COUNTED
+    stream & !OWN_STREAMS
 }
 
 impl Far {
@@ -70,12 +63,12 @@ impl Far {
 
     /// Whether a stream of this number is this process's.
     pub(super) fn is_mine(&self, stream: u64) -> bool {
-        part_of(stream) == first_of(&self.me)
+        part_of(stream) == first_stream(&self.me)
     }
 
     /// Notes that a process is gone, with its streams.
     pub(super) fn note_dead(&self, holder: &Holder) {
-        self.dead.insert(first_of(holder));
+        self.dead.insert(first_stream(holder));
     }
 
     /// Whether the stream went with its process.

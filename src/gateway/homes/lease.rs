@@ -13,7 +13,9 @@ use crate::replica::Standing;
 use crate::task::Holder;
 
 use super::{CLAIM_AGAIN, CLAIMABLE, Gateway, Homes};
+use crate::gateway::Route;
 use crate::gateway::rejection::Chain;
+use crate::gateway::takeover::Lost;
 
 /// How often a lease is renewed while it lasts.
 const RENEWALS: u32 = 3;
@@ -83,10 +85,10 @@ impl Gateway {
 
     /// Takes up what those held who are gone, until jobs are told to stop. A process that is alone does it once: there can
     /// be nobody else.
-    pub async fn look_after_others(self: Arc<Self>) {
+    pub async fn look_after_others(self: Arc<Self>, routes: Vec<Arc<Route>>) {
         let Some(homes) = &self.homes else {
             for holder in self.other_holders().await {
-                self.take_up_from(&holder).await;
+                self.take_up_from(&routes, &holder, Lost::Restart).await;
             }
             return;
         };
@@ -94,7 +96,7 @@ impl Gateway {
             let awaited = homes.cache.awaited();
             let holders: BTreeSet<Holder> = self.other_holders().await.into_iter().chain(awaited).collect();
             for holder in holders {
-                self.look_at(homes, &holder).await;
+                self.look_at(homes, &routes, &holder).await;
             }
             let pause = tokio::time::sleep(homes.sharing.lease / LOOKS);
             if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
@@ -103,7 +105,7 @@ impl Gateway {
         }
     }
 
-    async fn look_at(self: &Arc<Self>, homes: &Homes, holder: &Holder) {
+    async fn look_at(self: &Arc<Self>, homes: &Homes, routes: &[Arc<Route>], holder: &Holder) {
         if *holder == *homes.replicas().me() {
             return;
         }
@@ -111,14 +113,18 @@ impl Gateway {
         let Ok(standing) = homes.replicas().standing(holder).await else { return };
         homes.cache.note_standing(holder, standing);
         if standing == Standing::Over {
-            self.take_up_from(holder).await;
+            self.take_up_from(routes, holder, Lost::Replica).await;
             self.deliveries.streams_gone(&self.ledger, holder).await;
         }
     }
 
-    /// Goes on with what a holder held that is gone.
-    async fn take_up_from(self: &Arc<Self>, holder: &Holder) {
-        tracing::debug!(%holder, "a holder is gone");
+    /// Goes on with what a holder held that is gone. What is left of it by a failure is found by the next look.
+    async fn take_up_from(self: &Arc<Self>, routes: &[Arc<Route>], holder: &Holder, lost: Lost) {
+        match self.take_up(routes, holder, lost).await {
+            Ok(0) => {}
+            Ok(calls) => tracing::info!(%holder, calls, "the calls of a holder that is gone were taken up"),
+            Err(error) => tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up"),
+        }
     }
 
     async fn other_holders(&self) -> Vec<Holder> {
