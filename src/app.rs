@@ -109,7 +109,7 @@ pub struct App {
     drain: Duration,
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
-    passing: Option<JoinHandle<()>>,
+    internal: Option<JoinHandle<()>>,
     threads: Arc<Threads>,
     look_at_certificates: Arc<Notify>,
 }
@@ -154,27 +154,11 @@ impl App {
             routes.push(Arc::new(route_of((route, tls), settings, &metrics, &weights, &jobs)));
         }
         let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
-        let (sharing, internal) = match join {
-            Some(join) => {
-                let (sharing, internal) = sharing::join(join, settings).await?;
-                (Some(sharing), internal)
-            }
-            None => (None, None),
-        };
+        let (sharing, internal) = sharing::join(join, settings).await?;
         let is_shared = sharing.is_some();
         let guard = |gateway: &Gateway| Guard::new(holder.as_str(), Arc::clone(gateway.sealer()), clock);
-        let parts = Parts {
-            store: Arc::new(MeteredStore::new(store, Arc::clone(&metrics))),
-            holder: holder.clone(),
-            sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
-            sealer: sealer_of(settings),
-            rates: rates_of(settings)?,
-            limits: limits_of(settings),
-            metrics: Arc::clone(&metrics),
-            keep_alive: timing.keep_alive,
-            clock,
-            jobs: jobs.clone(),
-        };
+        let store = Arc::new(MeteredStore::new(store, Arc::clone(&metrics)));
+        let parts = parts_of(settings, timing, (store, holder.clone()), &metrics, (clock, jobs.clone()))?;
         let gateway = Gateway::among(parts, sharing);
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
@@ -185,30 +169,14 @@ impl App {
         sharing::start(&jobs, &gateway, &routes, &admin).await;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
-        let endpoints_by_path = endpoints(settings, &routes, address);
-        let documents = endpoints_by_path.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
-        let documents = Documents::new(documents);
-        let endpoints = Endpoints {
-            gateway: Arc::clone(&gateway),
-            routes: endpoints_by_path,
-            documents,
-            authenticator,
-            origin: origin::Config {
-                origins: settings.listen.allowed_origins.clone(),
-                hosts: settings.listen.allowed_hosts.clone(),
-                is_loopback: address.ip().is_loopback(),
-            },
-            proxies: Trusted(settings.listen.trusted_proxies.clone()),
-            max_body: settings.listen.max_body.as_usize(),
-            patience: timing.patience,
-            passing: is_shared.then(|| Passing::new(Arc::clone(gateway.sealer()), clock)),
-            metrics,
-        };
+        let passing = is_shared.then(|| Passing::new(Arc::clone(gateway.sealer()), clock));
+        let endpoints = Endpoints { passing, ..endpoints_of(settings, (&gateway, &routes), address, authenticator, metrics) };
+        let endpoints = Endpoints { patience: timing.patience, ..endpoints };
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
         let connections = timing.connections;
-        let passing = internal.map(|listener| {
+        let internal = internal.map(|listener| {
             let door = sharing::Door { listener, guard: guard(&gateway), endpoints: Arc::clone(&endpoints), connections };
             door.open(&jobs, &threads, stop_accepting.clone())
         });
@@ -227,7 +195,7 @@ impl App {
             drain: settings.drain,
             stop_accepting,
             serving,
-            passing,
+            internal,
             threads,
             look_at_certificates,
         })
@@ -256,7 +224,7 @@ impl App {
         }
         self.gateway.close_streams();
         self.stop_accepting.cancel();
-        for serving in std::iter::once(self.serving).chain(self.passing) {
+        for serving in std::iter::once(self.serving).chain(self.internal) {
             if let Err(error) = serving.await {
                 tracing::error!(%error, "a listener failed");
             }
@@ -302,6 +270,57 @@ fn url_of(settings: &Settings, path: &str, address: SocketAddr) -> String {
     match settings.listen.public_url {
         Some(_) => settings.listen.url(path),
         None => settings.listen.url_at(address, path),
+    }
+}
+
+/// What the gateway is made of.
+fn parts_of(
+    settings: &Settings,
+    timing: Timing,
+    (store, holder): (Arc<dyn Store>, Holder),
+    metrics: &Arc<Metrics>,
+    (clock, jobs): (Clock, Jobs),
+) -> anyhow::Result<Parts> {
+    Ok(Parts {
+        store,
+        holder,
+        sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
+        sealer: sealer_of(settings),
+        rates: rates_of(settings)?,
+        limits: limits_of(settings),
+        metrics: Arc::clone(metrics),
+        keep_alive: timing.keep_alive,
+        clock,
+        jobs,
+    })
+}
+
+/// What every connection of clients shares.
+fn endpoints_of(
+    settings: &Settings,
+    (gateway, routes): (&Arc<Gateway>, &[Arc<Route>]),
+    address: SocketAddr,
+    authenticator: Authenticator,
+    metrics: Arc<Metrics>,
+) -> Endpoints {
+    let routes = endpoints(settings, routes, address);
+    let documents = routes.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
+    let documents = Documents::new(documents);
+    Endpoints {
+        gateway: Arc::clone(gateway),
+        routes,
+        documents,
+        authenticator,
+        origin: origin::Config {
+            origins: settings.listen.allowed_origins.clone(),
+            hosts: settings.listen.allowed_hosts.clone(),
+            is_loopback: address.ip().is_loopback(),
+        },
+        proxies: Trusted(settings.listen.trusted_proxies.clone()),
+        max_body: settings.listen.max_body.as_usize(),
+        patience: Patience::default(),
+        passing: None,
+        metrics,
     }
 }
 

@@ -40,8 +40,13 @@ impl std::fmt::Debug for Keeping {
     }
 }
 
-/// Joins the others. The address on which they pass requests on is bound first, so that nobody hears of one that is not.
-pub(super) async fn join(join: Join, settings: &Settings) -> anyhow::Result<(Sharing, Option<TcpListener>)> {
+/// Joins the others, if there may be any. The address on which they pass requests on is bound first, so that nobody hears of
+/// one that is not.
+pub(super) async fn join(
+    join: Option<Join>,
+    settings: &Settings,
+) -> anyhow::Result<(Option<Sharing>, Option<TcpListener>)> {
+    let Some(join) = join else { return Ok((None, None)) };
     let listener = match settings.replica.address {
         Some(address) => Some(bind(address).await?),
         None => None,
@@ -50,7 +55,7 @@ pub(super) async fn join(join: Join, settings: &Settings) -> anyhow::Result<(Sha
         Some(listener) => Some(listener.local_addr()?),
         None => None,
     };
-    Ok((Sharing { replicas: join(address), lease: settings.replica.lease, address }, listener))
+    Ok((Some(Sharing { replicas: join(address), lease: settings.replica.lease, address }), listener))
 }
 
 /// Starts the jobs of a process that is one of several, or that may find what an earlier one has left.

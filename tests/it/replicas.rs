@@ -2,6 +2,7 @@
 //! of them a session is at home in, and whichever dies.
 
 use http::StatusCode;
+use taskgate::demo::server::Options;
 
 use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, text_of, within};
 
@@ -57,9 +58,7 @@ async fn a_session_outlives_its_home() {
     for home in 0..3 {
         let mut gateway = three().lease("1s").start().await;
         // Given a session that was opened at one of them,
-        let (opened, answer) = Opening::at(gateway.replicas[home].address).initialize().await;
-        assert_eq!(answer.status, StatusCode::OK);
-        opened.notify("notifications/initialized", json!({})).await;
+        let opened = gateway.moved_opening(home).open().await;
         let client = gateway.client().with_session_of(&opened);
         let done = client.start("exact", json!({})).await;
         let outcome = client.outcome(&done).await;
@@ -91,8 +90,7 @@ async fn a_session_outlives_its_home() {
 #[tokio::test]
 async fn a_process_s_session_is_reached_through_it_and_goes_with_it() {
     let mut gateway = three().lease("5s").stdio(&[]).start().await;
-    let (opened, _) = Opening::at(gateway.replicas[0].address).initialize().await;
-    opened.notify("notifications/initialized", json!({})).await;
+    let opened = gateway.moved_opening(0).open().await;
     let client = gateway.client().with_session_of(&opened);
     for _ in 0..3 {
         client.call("count", json!({})).await;
@@ -133,8 +131,7 @@ async fn a_process_s_session_is_reached_through_it_and_goes_with_it() {
 #[tokio::test]
 async fn a_stop_ends_nobody_s_session() {
     let mut gateway = three().start().await;
-    let (opened, _) = Opening::at(gateway.replicas[0].address).initialize().await;
-    opened.notify("notifications/initialized", json!({})).await;
+    let opened = gateway.moved_opening(0).open().await;
     let id = opened.start("exact", json!({})).await;
     let outcome = opened.outcome(&id).await;
     let mut stream = opened.listen().await;
@@ -239,4 +236,89 @@ async fn apart_they_serve_what_lands_at_each() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
+    let mut gateway = three().lease("1s").server(Options { event_ids: true, priming: true, ..Options::default() }).start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let asking = opened.start("ask_twice", json!({})).await;
+    let mut stream = opened.listen().await;
+    let question = stream.until_method(ELICIT).await;
+    opened.accept(&question, json!({"name": "Ann"})).await;
+    stream.until_method(ELICIT).await;
+    gateway.kill(0).await;
+    drop(stream);
+    // The question was shown on a stream that is gone: it is asked again where the client is, whoever holds the call now.
+    let client = gateway.client().with_session_of(&opened);
+    served(&client).await;
+    let mut stream = client.listen().await;
+    let task = client.task(&asking).await;
+    assert!(task["status"] == "working" || task["status"] == "input_required", "{task}");
+    let question = stream.until_method(ELICIT).await;
+    client.accept(&question, json!({"colour": "red"})).await;
+    assert_eq!(text_of(&client.outcome(&asking).await), "Hello, Ann; colour: red");
+    assert_eq!(gateway.upstream.stats().tool("ask_twice").started, 1);
+}
+
+#[tokio::test]
+async fn one_that_can_t_reach_the_store_says_so_and_goes_on_with_what_it_has() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let mut stream = opened.listen().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let ready = |status: u16| gateway.ready(0, status);
+    ready(503).await;
+    // What needs no store goes on.
+    assert_eq!(text_of(&opened.call("echo", json!({"text": "x"})).await), "x");
+    gateway.upstream.announce("notifications/tools/list_changed", None);
+    stream.until_method("notifications/tools/list_changed").await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    ready(200).await;
+    let client = gateway.client().with_session_of(&opened);
+    for text in ["a", "b", "c"] {
+        assert_eq!(text_of(&client.call("echo", json!({"text": text})).await), text);
+    }
+}
+
+/// Its lease was over for the others, and it did not know: another may have claimed its session, which then goes on there.
+#[tokio::test]
+async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let others = [gateway.moved(&opened, 1), gateway.moved(&opened, 2)];
+    gateway.claimed(&others[0], &[1]).await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    gateway.ready(0, 200).await;
+    // A stream at one, what belongs on it at another: the home is one again.
+    let mut stream = others[1].listen().await;
+    for name in ["Ann", "Bob"] {
+        let id = opened.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        others[0].accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(&opened.outcome(&id).await), format!("Hello, {name}"));
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+/// Requests at the internal address by whoever has not the key.
+#[tokio::test]
+async fn between_replicas_nobody_else_is_let_in() {
+    let gateway = three().start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let inside = Opening::at(gateway.replicas[0].internal.unwrap()).with_session_of(&opened);
+    let seal = format!("1.{}.{}.{}", "00".repeat(16), "00".repeat(32), "00".repeat(32));
+    for changes in [&[][..], &[("taskgate-passage", seal.as_str()), ("taskgate-peer", "192.0.2.1")]] {
+        let refused = inside.post_with(changes, PING).await;
+        assert_eq!((refused.status, refused.bytes().await.len()), (StatusCode::UNAUTHORIZED, 0));
+    }
+    let refused = inside.get(None).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(refused.bytes().await.len(), 0);
+    assert_eq!(inside.delete().await, StatusCode::UNAUTHORIZED);
+    assert_eq!(opened.post(PING).await.status, StatusCode::OK);
+    // What replicas tell each other in fields means nothing from a client.
+    let answer = opened.post_with(&[("taskgate-passage", seal.as_str()), ("taskgate-peer", "192.0.2.1")], PING).await;
+    assert_eq!(answer.status, StatusCode::OK);
 }

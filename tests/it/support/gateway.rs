@@ -9,6 +9,8 @@ use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
 use taskgate::replica::Replicas;
 use taskgate::seal::{Purpose, Sealer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::replicas::{Balancer, Common, Replica};
 use super::{Client, Exposition, Opening, Stateless, json, within};
@@ -263,7 +265,31 @@ impl Gateway {
         within(async {
             let Some(other) = others.first() else { return };
             while !matches!(self.replicas[*other].neighbour.home_of(number).await, Ok(Some(_))) {
-                client.notify("notifications/roots/list_changed", json!({})).await;
+                // One that is under way when the home is found dead is lost.
+                drop(client.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.bytes().await);
+            }
+        })
+        .await;
+    }
+
+    /// A client that is yet to open its session at one of several.
+    pub(crate) fn moved_opening(&self, number: usize) -> Opening {
+        Opening::at(self.replicas[number].address)
+    }
+
+    /// Waits until one of several says with this status whether it is ready.
+    pub(crate) async fn ready(&self, number: usize, status: u16) {
+        let admin = self.replicas[number].admin;
+        let wanted = format!("HTTP/1.1 {status} ");
+        within(async {
+            loop {
+                let mut stream = TcpStream::connect(admin).await.unwrap();
+                stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                if answer.starts_with(&wanted) {
+                    return;
+                }
             }
         })
         .await;

@@ -44,7 +44,6 @@ pub(crate) struct Replica {
     runtime: Option<Runtime>,
     /// Its end of what they share.
     pub(crate) neighbour: Arc<Neighbour>,
-    pub(crate) holder: Holder,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// Where the others reach it.
@@ -63,14 +62,14 @@ impl Replica {
             neighbour as Arc<dyn Replicas>
         };
         let keeping =
-            Keeping { store: Arc::clone(&common.store) as _, holder: holder.clone(), join: Some(Box::new(join)) };
+            Keeping { store: Arc::clone(&common.store) as _, holder, join: Some(Box::new(join)) };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let timing = Timing { threads: 0, ..timing };
         let app = runtime.spawn(async move { App::start_keeping(&settings, timing, keeping).await.unwrap() });
         let app = app.await.unwrap();
         let (neighbour, internal) = joined.lock().unwrap().take().unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Self { app: Some(app), runtime: Some(runtime), neighbour, holder, address, admin, internal }
+        Self { app: Some(app), runtime: Some(runtime), neighbour, address, admin, internal }
     }
 
     /// It is gone from one moment to the next, with all its connections.
