@@ -18,9 +18,9 @@ use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
-use stored::Trail;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{errored, finish_of};
+use stored::Trail;
 
 use super::exchange::{self, Dispatch, Exchange, Happening, Refresh, Resumed, Trace};
 use super::rejection::{Chain, Fault};
@@ -212,7 +212,9 @@ impl HeldCall {
 
     /// Leaves the call to whoever holds it now.
     fn leave(&mut self, exchange: Option<Exchange>) {
-        exchange.map(Exchange::let_go);
+        if let Some(exchange) = exchange {
+            exchange.let_go();
+        }
         self.counted.is_left = true;
         tracing::info!(task = %self.record.task.id, "the call of a task is left to another holder");
     }

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{HeaderName, HeaderValue};
 use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::exchange::Trace;
@@ -145,7 +145,7 @@ impl<'a> StoredCall<'a> {
 
     /// What [`StoredCall::to_text`] wrote; `None` for anything else.
     pub(in crate::gateway) fn read(text: &'a str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        serde_json::from_str(text).ok().filter(|call: &Self| !call.params.is_empty())
     }
 
     pub(in crate::gateway) fn client(&self) -> ClientCapabilities {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((&*call.params, call.way, call.was_sent), (r#"{"name":"t"}"#, Way::Own, false));
         assert_eq!(call.sent_as(&Trail::read(None)), Id::from_json("7").ok());
         assert_eq!(call.sent_as(&Trail::read(Some(r#"{"id":"8","event":"e"}"#))), Id::from_json("8").ok());
-        assert!(StoredCall::read("[]").is_none());
+        assert!(["[]", "{}", "no"].iter().all(|text| StoredCall::read(text).is_none()));
         assert_eq!(Trail::read(Some("no")).event(), None);
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_call_comes_back_as_it_was() {
         let headers = HeaderMap::from_iter([
             (HeaderName::from_static("x-a"), HeaderValue::from_static("1")),
-            (HeaderName::from_static("x-b"), HeaderValue::from_static("é")),
+            (HeaderName::from_static("x-b"), HeaderValue::from_bytes(&[0xe9]).unwrap()),
         ]);
         let id = Id::number(1 << 40);
         let params = r#"{"name":"t","arguments":{"n":1.10}}"#;

@@ -11,11 +11,14 @@ use crate::gateway::session::{Session, Terms};
 use crate::gateway::{Gateway, Route};
 use crate::mcp::level::Level;
 
+/// A route and the upstream's own name of a session.
+type Name = (Arc<str>, Arc<str>);
+
 /// Those that are there, by route and the upstream's own name: calls that were on one session are on one again.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct Adoptions {
     // Held for a few map operations and never across an await.
-    by_name: Mutex<HashMap<(Arc<str>, Arc<str>), Weak<Adoption>>>,
+    by_name: Mutex<HashMap<Name, Weak<Adoption>>>,
 }
 
 /// One of them. Dropping the last handle of one that was the holder's own ends it upstream.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::demo::server::{Era, Options};
-use crate::gateway::policy::{OnLost, TaskPolicy};
+use crate::gateway::policy::{OnLost, Questions, TaskPolicy};
 use crate::task::Limits;
 
 use process::{Client, World};
 
 fn policy(on_lost: OnLost) -> TaskPolicy {
-    TaskPolicy { defer: Some(Duration::ZERO), on_lost, ..TaskPolicy::default() }
+    TaskPolicy { defer: Some(Duration::ZERO), questions: Questions::InTask, on_lost, ..TaskPolicy::default() }
 }
 
 fn resumable() -> Options {
@@ -68,6 +68,7 @@ async fn a_call_that_became_a_task_under_way_is_read_on() {
     let world = World::new(resumable(), TaskPolicy { defer, ..policy(OnLost::Fail) }).await;
     let (first, second) = (world.process("first"), world.replica("second"));
     let id = first.start(Client::Modern, "report", json!({"sections": 2})).await;
+    world.upstream.until(|stats| stats.tool("report").started == 1).await;
     world.upstream.release();
     world.store.noted_event().await;
     let _frozen = first.freeze().await;
@@ -250,18 +251,23 @@ async fn a_holder_that_is_awake_lets_go_at_once() {
 
 #[tokio::test]
 async fn what_is_late_or_has_no_route_has_failed_in_its_own_words() {
-    let deadline = Duration::from_millis(1);
-    let world = World::new(Options::default(), TaskPolicy { deadline, ..policy(OnLost::Fail) }).await;
-    let mut later = World { policy: policy(OnLost::Fail), ..World::new(Options::default(), policy(OnLost::Fail)).await };
-    let first = later.process("first");
-    let id = first.start(Client::Legacy, "hold", json!({})).await;
-    later.upstream.until(|stats| stats.tool("hold").started == 1).await;
-    let _frozen = first.freeze().await;
-    later.limits = world.limits;
-    let second = later.replica("second");
-    let taken = second.gateway.take_up(&[], &first.holder, super::Lost::Restart).await.unwrap();
-    assert_eq!(taken, 1);
-    let task = second.until(&id, "failed").await;
-    assert_lost(&task, "outcome_unknown");
-    assert!(task["error"]["message"].as_str().unwrap().contains("no longer serves"), "{task}");
+    let deadline = Duration::from_millis(200);
+    for (deadline, reason) in [(Duration::from_secs(600), "outcome_unknown"), (deadline, "deadline")] {
+        let policy = TaskPolicy { deadline, ..policy(OnLost::RetryIdempotent) };
+        let world = World::new(Options::default(), policy).await;
+        let (first, second) = (world.process("first"), world.replica("second"));
+        let id = first.start(Client::Legacy, "hold", json!({})).await;
+        world.upstream.until(|stats| stats.tool("hold").started == 1).await;
+        let _frozen = first.freeze().await;
+        let is_late = reason == "deadline";
+        if is_late {
+            tokio::time::sleep(deadline).await;
+        }
+        let routes = if is_late { vec![second.route.clone()] } else { Vec::new() };
+        assert_eq!(second.gateway.take_up(&routes, &first.holder, super::Lost::Restart).await.unwrap(), 1);
+        let task = second.until(&id, "failed").await;
+        assert_lost(&task, reason);
+        assert_eq!(task["error"]["message"].as_str().unwrap().contains("no longer serves"), !is_late, "{task}");
+        assert_eq!(world.upstream.stats().tool("hold").started, 1);
+    }
 }

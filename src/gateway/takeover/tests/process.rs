@@ -140,7 +140,7 @@ impl Process {
         let (tell, told) = oneshot::channel();
         self.handle.spawn(async move {
             tell.send(()).unwrap();
-            drop(thawed.recv());
+            thawed.recv().unwrap_err();
         });
         told.await.unwrap();
         Frozen { _thaw: thaw }
@@ -223,7 +223,9 @@ impl Replica {
             "io.modelcontextprotocol/clientCapabilities":
                 {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}});
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-        self.post(ProtocolVersion::LATEST_MODERN, None, body).await.0["result"].take()
+        let mut answer = self.post(ProtocolVersion::LATEST_MODERN, None, body).await.0;
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"].take()
     }
 
     /// A session, on a gateway that passes its answer on as JSON.
@@ -236,7 +238,9 @@ impl Replica {
 
     pub(super) async fn legacy(&self, session: &str, method: &str, params: Value) -> Value {
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-        self.post(ProtocolVersion::LATEST_LEGACY, Some(session), body).await.0["result"].take()
+        let mut answer = self.post(ProtocolVersion::LATEST_LEGACY, Some(session), body).await.0;
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"].take()
     }
 
     /// The task of a call by a client of that era.
