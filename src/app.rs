@@ -170,14 +170,16 @@ impl App {
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
         let passing = is_shared.then(|| Passing::new(Arc::clone(gateway.sealer()), clock));
-        let endpoints = Endpoints { passing, ..endpoints_of(settings, (&gateway, &routes), address, authenticator, metrics) };
+        let endpoints =
+            Endpoints { passing, ..endpoints_of(settings, (&gateway, &routes), address, authenticator, metrics) };
         let endpoints = Endpoints { patience: timing.patience, ..endpoints };
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
         let connections = timing.connections;
         let internal = internal.map(|listener| {
-            let door = sharing::Door { listener, guard: guard(&gateway), endpoints: Arc::clone(&endpoints), connections };
+            let door =
+                sharing::Door { listener, guard: guard(&gateway), endpoints: Arc::clone(&endpoints), connections };
             door.open(&jobs, &threads, stop_accepting.clone())
         });
         let entrance = server::Entrance { listener, tls, connections, guard: None };

@@ -9,8 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{Context, SHA256, digest};
-use ring::{hkdf, hmac};
 use ring::rand::{SecureRandom, SystemRandom};
+use ring::{hkdf, hmac};
 
 /// No token is longer, but for those that carry what an upstream gave (see `Purpose::longest`).
 pub const MAX_TOKEN: usize = 2048;

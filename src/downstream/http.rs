@@ -8,9 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::header::{
-    ALLOW, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use ::http::header::{ALLOW, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -42,7 +40,6 @@ use super::passing::Passing;
 use super::patience::{PAUSES, Patience};
 use super::subject;
 use super::well_known::{Documents, Page};
-
 
 /// What every connection shares.
 #[derive(Debug)]

@@ -84,12 +84,8 @@ impl Seal {
         let (Some(value), None) = (values.next(), values.next()) else { return None };
         let mut parts = value.to_str().ok()?.split('.');
         let at = parts.next()?.parse().ok()?;
-        let seal = Self {
-            at,
-            nonce: unhex(parts.next()?)?,
-            body: unhex(parts.next()?)?,
-            signature: unhex(parts.next()?)?,
-        };
+        let seal =
+            Self { at, nonce: unhex(parts.next()?)?, body: unhex(parts.next()?)?, signature: unhex(parts.next()?)? };
         parts.next().is_none().then_some(seal)
     }
 }

@@ -186,9 +186,10 @@ impl Gateway {
     pub async fn place_without(&self, asking: &Asking<'_>, elsewhere: &Elsewhere) -> Result<Place, Kind> {
         let Some(homes) = &self.homes else { return Ok(Place::Here) };
         homes.cache.forget_standing(&elsewhere.holder);
-        let sealed = asking.session.filter(|_| !asking.version.is_modern()).and_then(|token| {
-            Some((token, self.sessions.open(token)?))
-        });
+        let sealed = asking
+            .session
+            .filter(|_| !asking.version.is_modern())
+            .and_then(|token| Some((token, self.sessions.open(token)?)));
         // A retry finds nobody who waits for it.
         let Some((token, sealed)) = sealed else { return Ok(Place::Here) };
         match homes.standing(&elsewhere.holder).await {

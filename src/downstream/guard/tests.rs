@@ -142,8 +142,7 @@ fn fields_can_t_be_moved_into_each_other() {
         for (name, value) in fields {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let passage =
-            Passage { to: "me", method: &Method::GET, target: "/mcp", at: 1, nonce: [0; 16], body: [0; 32] };
+        let passage = Passage { to: "me", method: &Method::GET, target: "/mcp", at: 1, nonce: [0; 16], body: [0; 32] };
         passage.to_signed(&headers)
     };
     assert_eq!(text(&[("a", "1"), ("b", "2")]), text(&[("b", "2"), ("a", "1")]));

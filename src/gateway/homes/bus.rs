@@ -240,4 +240,3 @@ async fn heard(incoming: &mut mpsc::Receiver<Bytes>) -> Bytes {
         None => std::future::pending().await,
     }
 }
-

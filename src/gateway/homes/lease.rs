@@ -37,7 +37,7 @@ impl Gateway {
                         tracing::info!("the store is back: this replica is one of several again");
                     }
                     // Others may have taken it for dead meanwhile.
-                    if renewed.elapsed() > lease {
+                    if is_over || renewed.elapsed() > lease {
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
                     if is_over {
@@ -48,8 +48,12 @@ impl Gateway {
                 failed => {
                     if !is_away {
                         let error = failed.ok().and_then(Result::err);
-                        let error = error.as_ref().map_or_else(|| "no answer".to_owned(), |error| Chain(error).to_string());
-                        tracing::error!(error, "the lease of this replica can't be renewed: the others will take it for dead");
+                        let error =
+                            error.as_ref().map_or_else(|| "no answer".to_owned(), |error| Chain(error).to_string());
+                        tracing::error!(
+                            error,
+                            "the lease of this replica can't be renewed: the others will take it for dead"
+                        );
                     }
                     is_away = true;
                     if !is_over && renewed.elapsed() >= lease {
@@ -68,10 +72,9 @@ impl Gateway {
     /// Begins the lease, and says whether it has begun; a failure is [`Gateway::keep_lease`]'s to tell.
     pub async fn begin_lease(&self) -> bool {
         match &self.homes {
-            Some(homes) => matches!(
-                tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await,
-                Ok(Ok(()))
-            ),
+            Some(homes) => {
+                matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(())))
+            }
             None => true,
         }
     }
@@ -123,7 +126,9 @@ impl Gateway {
         match self.take_up(routes, holder, lost).await {
             Ok(0) => {}
             Ok(calls) => tracing::info!(%holder, calls, "the calls of a holder that is gone were taken up"),
-            Err(error) => tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up"),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up")
+            }
         }
     }
 
