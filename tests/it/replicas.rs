@@ -241,17 +241,17 @@ async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
     let mut gateway =
         three().lease("1s").server(Options { event_ids: true, priming: true, ..Options::default() }).start().await;
     let opened = gateway.moved_opening(0).open().await;
-    let asking = opened.start("ask_twice", json!({})).await;
     let mut stream = opened.listen().await;
-    let question = stream.until_method(ELICIT).await;
-    opened.accept(&question, json!({"name": "Ann"})).await;
-    stream.until_method(ELICIT).await;
     let report = json!({"name": "report", "arguments": {"sections": 9}, "task": {}, "_meta": {"progressToken": "p"}});
     let telling = opened.create_with(report).await["taskId"].as_str().unwrap().to_owned();
     gateway.started("report", 1).await;
-    // How far it is has been told, so it is noted.
     opened.call("release", json!({})).await;
     stream.until_method("notifications/progress").await;
+    // How far the calls have come is noted by and by: the other one has time for a question and its answer.
+    let asking = opened.start("ask_twice", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    opened.accept(&question, json!({"name": "Ann"})).await;
+    stream.until_method(ELICIT).await;
     gateway.kill(0).await;
     drop(stream);
     // The question was shown on a stream that is gone: it is asked again where the client is, whoever holds the call now.
