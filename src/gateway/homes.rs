@@ -23,7 +23,7 @@ use crate::task::{Holder, SessionNumber, StoreError};
 use crate::tenant::Principal;
 
 use super::call::VersionHeader;
-use super::front::parked_at;
+use super::front::{listed_at, parked_at};
 use super::params::Params;
 use super::rejection::Kind;
 use super::session::{Sealed, Session};
@@ -145,7 +145,7 @@ impl Gateway {
     pub async fn place(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
         let Some(homes) = &self.homes else { return Ok(Place::Here) };
         if asking.version.is_modern() {
-            return self.place_of_retry(homes, asking).await;
+            return self.place_of_stateless(homes, asking).await;
         }
         let Some(token) = asking.session else { return Ok(Place::Here) };
         let known = self.sessions.known(token);
@@ -272,17 +272,21 @@ impl Gateway {
         Ok(Place::Here)
     }
 
-    /// A retry is served where its call waits.
-    async fn place_of_retry(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
-        // Most requests have none, and are not parsed here.
-        if memmem::find(asking.body, b"requestState").is_none() {
+    /// A retry is served where its call waits, and the next page of a list where the session is that the last one was of.
+    async fn place_of_stateless(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
+        // Most requests have neither, and are not parsed here.
+        let has = |member: &str| memmem::find(asking.body, member.as_bytes()).is_some();
+        if !has("requestState") && !has("\"cursor\"") {
             return Ok(Place::Here);
         }
         let Ok(Message::Request { params: Some(params), .. }) = Message::parse(asking.body) else {
             return Ok(Place::Here);
         };
-        let state = Params::read(params).ok().and_then(|params| string_value(params.request_state?.get()));
-        let Some(holder) = state.and_then(|state| parked_at(&self.sealer, &state)) else { return Ok(Place::Here) };
+        let Ok(params) = Params::read(params) else { return Ok(Place::Here) };
+        let state = params.request_state.and_then(|state| string_value(state.get()));
+        let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()));
+        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
+        let Some(holder) = parked.or_else(|| listed_at(&self.sealer, &cursor?)) else { return Ok(Place::Here) };
         if holder == *homes.replicas().me() {
             return Ok(Place::Here);
         }
