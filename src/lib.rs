@@ -23,6 +23,7 @@
 //! | [`tenant`] | who calls, how often they may, whose turn it is at an upstream |
 //! | [`auth`] | from a request's credentials to its caller |
 //! | [`task`] | the record, its state machine, the store, the ledger; how dialects show it |
+//! | [`replica`] | the processes that share a store: who is alive, whose a session is, what they tell each other |
 //! | [`upstream`] | towards servers: one trait, streamable HTTP and stdio |
 //! | [`gateway`] | what a message means and where it goes |
 //! | [`downstream`] | towards clients: sockets, HTTP, the form of every answer |
@@ -48,6 +49,7 @@ pub mod jsonrpc;
 pub mod mcp;
 pub mod metrics;
 pub mod oauth;
+pub mod replica;
 pub mod seal;
 pub mod sse;
 pub mod task;

@@ -33,15 +33,19 @@ const MODULES: &[(&str, &[&str])] = &[
     ("tenant", &["clock", "jobs", "metrics"]),
     ("auth", &["clock", "jobs", "metrics", "oauth", "tenant"]),
     ("task", &["jsonrpc", "mcp", "clock", "jobs", "metrics"]),
+    ("replica", &["clock", "task"]),
     ("upstream", &["jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "threads", "tls"]),
     (
         "gateway",
-        &["jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "seal", "tenant", "task", "upstream", "waits"],
+        &[
+            "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "replica", "seal", "tenant", "task",
+            "upstream", "waits",
+        ],
     ),
     (
         "downstream",
         &[
-            "auth", "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "tenant", "threads", "tls",
+            "auth", "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "seal", "tenant", "threads", "tls",
             "upstream", "gateway", "waits",
         ],
     ),
@@ -61,6 +65,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "jobs",
             "metrics",
             "oauth",
+            "replica",
             "seal",
             "task",
             "tenant",
@@ -107,7 +112,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
-    ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session", "src/task/store/memory.rs"]),
+    ("dashmap", &["src/gateway/deliver", "src/gateway/deliver.rs", "src/gateway/session", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/tls", "src/upstream/stdio.rs"]),

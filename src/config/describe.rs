@@ -145,7 +145,12 @@ fn seal(settings: &Settings) -> String {
             "a key of its own in the store's folder".to_owned()
         }
         (None, _) => "a random key: a restart ends every session".to_owned(),
-        (Some(_), 0) => "the configured key: sessions can go on after a crash, not after a clean stop".to_owned(),
+        (Some(_), 0) => match &settings.store {
+            StoreSettings::Memory => "the configured key: sessions can go on after a crash, not after a clean stop",
+            StoreSettings::Disk { .. } => "the configured key: sessions go on after a restart",
+            StoreSettings::Redis(_) => "the configured key: sessions go on at other replicas",
+        }
+        .to_owned(),
         (Some(_), earlier) => format!("the configured key; {} accepted", several(earlier, "earlier key")),
     }
 }

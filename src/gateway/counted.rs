@@ -63,7 +63,12 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::OtherEra | Kind::Denied(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
+        Kind::Fault(_)
+        | Kind::Away(_)
+        | Kind::OtherEra
+        | Kind::Denied(_)
+        | Kind::Upstream { .. }
+        | Kind::UpstreamNoMethod(_) => None,
     }
 }
 

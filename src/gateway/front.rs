@@ -46,7 +46,8 @@ use job::{Job, What};
 use lists::{List, listed};
 use state::Binding;
 
-pub(super) use parking::Parking;
+pub(super) use lists::listed_at;
+pub(super) use parking::{Parking, parked_at};
 pub(super) use refusal::refusal;
 
 impl Gateway {

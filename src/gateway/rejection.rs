@@ -83,6 +83,8 @@ pub enum Kind {
     /// The upstream refused a modern request, or the session that it was to be translated on, unread, since it speaks the
     /// other era now. Never told: the request is sent once more, in the other way.
     OtherEra,
+    /// Only a replica could serve it that can't be reached now; nothing was done. When that may be known to be back or gone.
+    Away(Duration),
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
     /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
@@ -276,6 +278,7 @@ impl Rejection {
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Scopes(_) => StatusCode::FORBIDDEN,
+            Kind::Away(_) => StatusCode::SERVICE_UNAVAILABLE,
             // No request was asked that could be answered with a message in a 200.
             Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
@@ -303,7 +306,7 @@ impl Rejection {
     /// What `Retry-After` says, if the status calls for it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if let Kind::Rate { retry_after, .. } = self.kind { Some(retry_after) } else { None }
+        if let Kind::Rate { retry_after, .. } | Kind::Away(retry_after) = self.kind { Some(retry_after) } else { None }
     }
 
     /// The response message.
@@ -388,6 +391,14 @@ impl Kind {
             Self::Rate { reason, retry_after } => {
                 ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.").with_data(&Limited {
                     reason,
+                    limit: None,
+                    retry_after_ms: millis(retry_after),
+                })
+            }
+            Self::Away(retry_after) => {
+                let message = "The replica of the gateway that has this session can't be reached; nothing was done. Try again later.";
+                ErrorObject::new(code::INTERNAL_ERROR, message).with_data(&Limited {
+                    reason: Fault::ReplicaLost.reason(),
                     limit: None,
                     retry_after_ms: millis(retry_after),
                 })

@@ -172,6 +172,7 @@ impl RouteMetrics {
             asked: Asked::Unread,
             era: Era::Legacy,
             outcome: Outcome::Dropped,
+            is_counted: true,
             started: Instant::now(),
         }
     }
@@ -285,10 +286,16 @@ pub struct RequestTimer {
     pub era: Era,
     route: Arc<RouteMetrics>,
     outcome: Outcome,
+    is_counted: bool,
     started: Instant,
 }
 
 impl RequestTimer {
+    /// Counts nothing: another process does.
+    pub fn forget(&mut self) {
+        self.is_counted = false;
+    }
+
     /// Counts the request with this outcome.
     pub fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
@@ -297,6 +304,8 @@ impl RequestTimer {
 
 impl Drop for RequestTimer {
     fn drop(&mut self) {
-        self.route.finished(self);
+        if self.is_counted {
+            self.route.finished(self);
+        }
     }
 }

@@ -237,6 +237,10 @@ fn a_store_is_asked_for_what_it_needs() {
         "{address: here}",
         "2:20: replica.address: expected an IP address and a port such as `127.0.0.1:8080` or `[::1]:8080`, found `here`",
     );
+    replica(
+        "{address: \"0.0.0.0:7070\"}",
+        "2:20: replica.address: expected an address at which the others reach this replica alone",
+    );
 }
 
 #[test]

@@ -8,8 +8,9 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::sse;
 use crate::task::dialect::core;
 use crate::task::store::Watch;
-use crate::task::{Event, Progress, Question, State};
+use crate::task::{Event, Progress, Question, State, TaskId};
 
+use crate::gateway::deliver::Deliveries;
 use crate::gateway::exchange::{Exchange, Happening, Trace};
 use crate::gateway::rejection::Fault;
 
@@ -46,6 +47,11 @@ impl<'a> Conversation<'a> {
     }
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
+        let Record { gateway, task, .. } = self.record;
+        let _held = HeldHere { deliveries: &gateway.deliveries, task: task.id };
+        if let Ok(Some(task)) = self.record.current().await {
+            gateway.deliveries.held_here(&gateway.ledger, &task).await;
+        }
         // A call that became a task under way may have asked already.
         let mut questions_end = match self.read_record(true).await {
             Ok(end) => end,
@@ -238,6 +244,18 @@ impl<'a> Conversation<'a> {
             self.record.gateway.deliveries.void(&task, question);
             drop(self.record.apply(Event::Settle { upstream_id }).await);
         }
+    }
+}
+
+/// Has other replicas' streams looked after while the call is held here.
+struct HeldHere<'a> {
+    deliveries: &'a Deliveries,
+    task: TaskId,
+}
+
+impl Drop for HeldHere<'_> {
+    fn drop(&mut self) {
+        self.deliveries.held_no_more(self.task);
     }
 }
 
