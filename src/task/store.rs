@@ -9,6 +9,7 @@ pub(crate) mod contract;
 pub(crate) mod faulty;
 pub mod memory;
 pub mod metered;
+pub mod redis;
 mod watching;
 
 use std::fmt;

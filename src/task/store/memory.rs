@@ -22,6 +22,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use book::Book;
+pub(super) use book::question_bytes;
 use holders::Holders;
 
 /// Keeps tasks in this process's memory.

@@ -208,7 +208,7 @@ pub(super) fn outcome_bytes(outcome: Option<&Outcome>) -> u64 {
 }
 
 /// What open questions and their answers take: as large as a peer makes them, so they count like results.
-fn question_bytes(state: &State) -> u64 {
+pub(in super::super) fn question_bytes(state: &State) -> u64 {
     let bytes = |question: &crate::task::Question| {
         let answer = match &question.progress {
             Progress::Waiting | Progress::Claimed(_) => 0,
