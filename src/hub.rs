@@ -128,6 +128,12 @@ impl Hub {
         &self.inner.prefix
     }
 
+    /// The key that is there while a holder's lease runs; the beginning of all of them for none.
+    #[must_use]
+    pub fn lease(&self, holder: &str) -> String {
+        format!("{{{}}}:lease:{holder}", self.inner.prefix)
+    }
+
     /// Waits until the server is there, at most so long; says whether it is.
     pub async fn arrives(&self, within: Duration) -> bool {
         let mut link = self.inner.link.subscribe();

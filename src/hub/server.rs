@@ -66,19 +66,26 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap().local_addr().unwrap().port()
 }
 
-/// A hub of a prefix that nobody else has, on a server that all tests of the process share.
-pub(crate) async fn shared() -> Option<(Hub, Jobs)> {
+/// A server that all tests of the process share.
+pub(crate) fn shared_url() -> Option<String> {
     static SHARED: OnceLock<Option<u16>> = OnceLock::new();
-    // Nothing drops a static: the server watches over its parent by itself.
-    let port = (*SHARED.get_or_init(|| Some(ending_with_us()?)))?;
+    let port = SHARED.get_or_init(ending_with_us).as_ref()?;
+    Some(format!("redis://127.0.0.1:{port}"))
+}
+
+/// A hub of a prefix that nobody else has, on that server.
+pub(crate) fn shared() -> Option<(Hub, Jobs)> {
     let jobs = Jobs::default();
-    let hub = connected(&format!("redis://127.0.0.1:{port}"), &jobs).await;
-    Some((hub, jobs))
+    Some((connected(&shared_url()?, &jobs), jobs))
 }
 
 /// A hub of a prefix that nobody else has.
-pub(crate) async fn connected(url: &str, jobs: &Jobs) -> Hub {
-    Hub::start(Address::parse(url).unwrap(), &prefix(), jobs)
+pub(crate) fn connected(url: &str, jobs: &Jobs) -> Hub {
+    connected_as(url, &prefix(), jobs)
+}
+
+pub(crate) fn connected_as(url: &str, prefix: &str, jobs: &Jobs) -> Hub {
+    Hub::start(Address::parse(url).unwrap(), prefix, jobs)
 }
 
 pub(crate) fn prefix() -> String {

@@ -5,7 +5,7 @@ use server::{PATIENCE, Server};
 
 #[tokio::test]
 async fn runs_scripts_that_the_server_does_not_know() {
-    let Some((hub, _jobs)) = server::shared().await else { return };
+    let Some((hub, _jobs)) = server::shared() else { return };
     assert!(hub.arrives(PATIENCE).await);
     let script = Script::new(&["local key = KEYS[1] ", "return {key, ARGV[1], ARGV[2]}"]);
     for flush in [false, false, true] {
@@ -25,7 +25,7 @@ async fn runs_scripts_that_the_server_does_not_know() {
 async fn what_is_away_is_known_to_be_and_comes_back() {
     let Some(first) = Server::start() else { return };
     let jobs = Jobs::default();
-    let hub = server::connected(&first.url(), &jobs).await;
+    let hub = server::connected(&first.url(), &jobs);
     let mut renewals = hub.renewals();
     assert!(hub.arrives(PATIENCE).await);
     renewals.next().await;

@@ -61,7 +61,7 @@ impl RedisStore {
     #[must_use]
     pub fn start(hub: Hub, clock: Clock, jobs: &Jobs) -> Self {
         let watches = Arc::new(Watches::default());
-        let keys = Keys::new(hub.prefix());
+        let keys = Keys::new(&hub);
         let listener = Arc::clone(&watches);
         hub.listen(&keys.changes, Box::new(move |message| listener.heard(message)));
         let inner = Inner {

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{Context, SHA256};
 
+use crate::hub::Hub;
 use crate::task::{Holder, Owner};
 
 /// So many bytes of a digest stand for a name: nobody finds two names with the same.
@@ -28,11 +29,12 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(hub: &Hub) -> Self {
+        let prefix = hub.prefix();
         Self {
             due: format!("{{{prefix}}}:due"),
             holders: format!("{{{prefix}}}:holders"),
-            leases: format!("{{{prefix}}}:lease:"),
+            leases: hub.lease(""),
             sizes: format!("{{{prefix}}}:sizes"),
             total: format!("{{{prefix}}}:total"),
             changes: format!("{prefix}:changes"),

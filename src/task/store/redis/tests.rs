@@ -6,7 +6,7 @@ use crate::hub::server;
 use crate::task::store::contract::each_contract_test;
 
 async fn store() -> Option<Arc<dyn Store>> {
-    let (hub, jobs) = server::shared().await?;
+    let (hub, jobs) = server::shared()?;
     let store = RedisStore::start(hub.clone(), Clock::system(), &jobs);
     assert!(hub.arrives(server::PATIENCE).await);
     Some(Arc::new(store))
