@@ -37,6 +37,7 @@ use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::seal::Sealer;
+use crate::task::store::CreateRate;
 use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Holder, Limits, sweeper};
@@ -145,7 +146,7 @@ impl App {
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
             sealer: sealer_of(settings),
             rates: rates_of(settings)?,
-            limits: limits_of(settings),
+            limits: limits_of(settings)?,
             metrics: Arc::clone(&metrics),
             keep_alive: timing.keep_alive,
             clock,
@@ -413,16 +414,23 @@ fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
             })
             .transpose()
     };
-    Ok(quota::Limits { requests: rate(limits.requests)?, creates: rate(limits.creates)?, polls: rate(limits.polls)? })
+    Ok(quota::Limits { requests: rate(limits.requests)?, polls: rate(limits.polls)? })
 }
 
-fn limits_of(settings: &Settings) -> TenantLimits {
-    let limits = |limits: &LimitSettings| Limits {
-        running_tasks: limits.running_tasks,
-        queued_tasks: limits.queued_tasks,
-        kept_tasks: limits.kept_tasks,
-        kept_bytes: limits.kept_bytes.bytes(),
+fn limits_of(settings: &Settings) -> anyhow::Result<TenantLimits> {
+    let creates = |limit: config::RateLimit| {
+        CreateRate::new(limit.rate.count(), limit.rate.period(), limit.burst)
+            .context("a rate of creations is out of range")
     };
-    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), limits(of)));
-    TenantLimits { default: limits(&settings.tenants.default), named: named.collect() }
+    let limits = |limits: &LimitSettings| {
+        anyhow::Ok(Limits {
+            running_tasks: limits.running_tasks,
+            queued_tasks: limits.queued_tasks,
+            kept_tasks: limits.kept_tasks,
+            kept_bytes: limits.kept_bytes.bytes(),
+            creates: limits.creates.map(creates).transpose()?,
+        })
+    };
+    let named = settings.tenants.named.iter().map(|(name, of)| Ok((Arc::from(name.as_str()), limits(of)?)));
+    Ok(TenantLimits { default: limits(&settings.tenants.default)?, named: named.collect::<anyhow::Result<_>>()? })
 }

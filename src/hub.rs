@@ -8,6 +8,8 @@ pub mod address;
 mod advice;
 mod connection;
 #[cfg(test)]
+pub(crate) mod proxy;
+#[cfg(test)]
 pub(crate) mod server;
 
 use std::fmt;
@@ -23,7 +25,7 @@ use address::Address;
 use connection::{Connection, is_broken};
 
 /// How long a command may take, what its own bytes take left out. More, and the server counts as away.
-const COMMAND: Duration = Duration::from_millis(1500);
+const COMMAND: Duration = Duration::from_secs(2);
 /// Bytes that are sent in a second where the network is slow.
 const SLOW: usize = 8 * 1024 * 1024;
 /// How long one step of connecting may take.
@@ -93,6 +95,8 @@ struct Inner {
     link: watch::Sender<Link>,
     /// Somebody found the connection broken.
     broken: Notify,
+    /// There is another channel to listen to.
+    listens: Notify,
     listeners: Mutex<Vec<(String, Listener)>>,
 }
 
@@ -114,6 +118,7 @@ impl Hub {
             prefix: prefix.to_owned(),
             link: watch::Sender::default(),
             broken: Notify::new(),
+            listens: Notify::new(),
             listeners: Mutex::default(),
         };
         let hub = Self { inner: Arc::new(inner) };
@@ -160,9 +165,10 @@ impl Hub {
         Renewals { link, seen }
     }
 
-    /// Listens to a channel, from the next connection on: to be called before the first.
+    /// Listens to a channel, as long as the connection is kept.
     pub fn listen(&self, channel: &str, listener: Listener) {
         self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner).push((channel.to_owned(), listener));
+        self.inner.listens.notify_one();
     }
 
     /// Runs a script with these keys, all in one slot of a cluster.
@@ -189,7 +195,8 @@ impl Hub {
     pub async fn run(&self, command: &Cmd) -> Result<Value, HubError> {
         let Link { number, connection } = self.inner.link.borrow().clone();
         let mut connection = connection.ok_or(HubError::Away)?;
-        let bytes: usize = command.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 }).sum();
+        let bytes: usize =
+            command.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 }).sum();
         let limit = COMMAND + Duration::from_secs(1).mul_f64(bytes as f64 / SLOW as f64);
         let done = timeout(limit, connection.run(command)).await;
         let is_broken = match &done {
@@ -268,13 +275,20 @@ impl Hub {
         // A primary that became a replica answers pings, too.
         let mut probe = redis::cmd("SET");
         probe.arg(format!("{}:probe", self.inner.prefix)).arg(1).arg("PX").arg(60_000);
-        match timeout(COMMAND, connection.run(&probe)).await.map_err(|_| HubError::Late)?.and_then(Value::extract_error) {
+        match timeout(COMMAND, connection.run(&probe)).await.map_err(|_| HubError::Late)?.and_then(Value::extract_error)
+        {
             // One that is full, or can't write to its disk, still answers for what there is.
             Err(error) if matches!(error.code(), Some("OOM" | "MISCONF")) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the store takes nothing new");
             }
             done => drop(done?),
         }
+        self.subscribe(&mut connection).await?;
+        Ok(connection)
+    }
+
+    /// Subscribes to every channel; to one that is subscribed to already it means nothing.
+    async fn subscribe(&self, connection: &mut Connection) -> Result<(), HubError> {
         let channels: Vec<String> = {
             let listeners = self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner);
             listeners.iter().map(|(channel, _)| channel.clone()).collect()
@@ -282,7 +296,7 @@ impl Hub {
         for channel in channels {
             timeout(COMMAND, connection.subscribe(&channel)).await.map_err(|_| HubError::Late)??;
         }
-        Ok(connection)
+        Ok(())
     }
 
     /// Resolves when the connection leads nowhere any more.
@@ -290,12 +304,16 @@ impl Hub {
         let mut pings = tokio::time::interval(PING);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                () = self.inner.broken.notified() => {}
-                _ = pings.tick() => {}
-            }
+            let listens = tokio::select! {
+                () = self.inner.broken.notified() => false,
+                () = self.inner.listens.notified() => true,
+                _ = pings.tick() => false,
+            };
             let connection = self.inner.link.borrow().connection.clone();
             let Some(mut connection) = connection else { return };
+            if listens && self.subscribe(&mut connection).await.is_err() {
+                return;
+            }
             if !matches!(timeout(COMMAND, connection.run(&redis::cmd("PING"))).await, Ok(Ok(_))) {
                 return;
             }
@@ -348,7 +366,8 @@ impl Renewals {
     /// Resolves when there is another connection than at the last time. Cancel-safe.
     pub async fn next(&mut self) {
         let seen = self.seen;
-        match self.link.wait_for(|link| link.connection.is_some() && link.number != seen).await.map(|link| link.number) {
+        match self.link.wait_for(|link| link.connection.is_some() && link.number != seen).await.map(|link| link.number)
+        {
             Ok(number) => self.seen = number,
             Err(_) => std::future::pending().await,
         }
@@ -357,7 +376,10 @@ impl Renewals {
 
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("address", &self.inner.address).field("prefix", &self.inner.prefix).finish_non_exhaustive()
+        f.debug_struct("Hub")
+            .field("address", &self.inner.address)
+            .field("prefix", &self.inner.prefix)
+            .finish_non_exhaustive()
     }
 }
 

@@ -50,7 +50,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("admin", &["auth", "clock", "jobs", "metrics", "oauth"]),
     ("client", &["jsonrpc", "sse", "mcp", "clock", "jobs", "oauth", "upstream"]),
     ("demo", &["jsonrpc", "sse", "mcp", "clock", "jobs"]),
-    ("config", &["auth", "clock", "gateway", "oauth", "tls", "upstream"]),
+    ("config", &["auth", "clock", "gateway", "hub", "oauth", "tls", "upstream"]),
     (
         "app",
         &[
@@ -60,6 +60,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config",
             "downstream",
             "gateway",
+            "hub",
             "jobs",
             "metrics",
             "oauth",
@@ -124,7 +125,15 @@ const DOORS: &[(&str, &[&str])] = &[
     ("redis", &["src/hub", "src/replica/redis.rs", "src/task/store/redis"]),
     (
         "ring",
-        &["src/auth", "src/oauth", "src/demo/server/modern/state.rs", "src/seal.rs", "src/task/store/redis/keys.rs", "src/tenant.rs", "src/tls.rs"],
+        &[
+            "src/auth",
+            "src/oauth",
+            "src/demo/server/modern/state.rs",
+            "src/seal.rs",
+            "src/task/store/redis/keys.rs",
+            "src/tenant.rs",
+            "src/tls.rs",
+        ],
     ),
     ("rustix", &["src/app.rs", "src/cli/serve.rs"]),
     ("schemars", &["src/config"]),

@@ -133,7 +133,9 @@ fn store(settings: &Settings) -> String {
         StoreSettings::Redis(redis) => {
             let id = id.as_deref().unwrap_or("a name of its own");
             let address = address.map_or("reached by no other".to_owned(), |address| format!("reached at {address}"));
-            let keys = format!("{}, keys start with {}", values::redis_host(redis.url.reveal()), redis.prefix);
+            // Without what it holds of credentials.
+            let server = Address::parse(redis.url.reveal()).map(|address| address.to_string()).unwrap_or_default();
+            let keys = format!("{server}, keys start with {}", redis.prefix);
             format!("redis: {keys}; replica {id}, lease {}, {address}", show_duration(*lease))
         }
     }

@@ -70,7 +70,8 @@ impl Address {
         let kind = match suffix {
             None => Kind::Server { db: read_db(path.next())? },
             Some("sentinel") => {
-                let primary = path.next().ok_or("the name of the primary is missing: `redis-sentinel://HOST:PORT/NAME`")?;
+                let primary =
+                    path.next().ok_or("the name of the primary is missing: `redis-sentinel://HOST:PORT/NAME`")?;
                 Kind::Sentinel { primary: decode(primary)?, db: read_db(path.next())? }
             }
             Some("cluster") => Kind::Cluster,

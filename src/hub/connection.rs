@@ -66,9 +66,7 @@ impl Connection {
                 Ok(Self::One(builder.build()?.get_async_connection_with_config(&config).await?))
             }
             Kind::Cluster => {
-                let infos = nodes.map(|node| {
-                    Ok(node.into_connection_info()?.set_redis_settings(settings(address, 0)))
-                });
+                let infos = nodes.map(|node| Ok(node.into_connection_info()?.set_redis_settings(settings(address, 0))));
                 let builder = ClusterClientBuilder::new(infos.collect::<RedisResult<Vec<_>>>()?)
                     .use_protocol(ProtocolVersion::RESP3)
                     .connection_timeout(limit)

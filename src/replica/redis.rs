@@ -35,7 +35,7 @@ pub struct RedisReplicas {
 struct Subscribers(Mutex<Vec<mpsc::Sender<Bytes>>>);
 
 impl RedisReplicas {
-    /// The process of that holder, whom others reach at `address`. Nobody must have connected to the server yet.
+    /// The process of that holder, whom others reach at `address`.
     #[must_use]
     pub fn join(hub: Hub, me: Holder, address: Option<SocketAddr>, lease: Duration) -> Self {
         let channel = format!("{}:bus", hub.prefix());

@@ -12,12 +12,14 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
 use tokio::sync::watch;
 
-use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::creates::Buckets;
+use super::{CreateRate, Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
@@ -37,6 +39,7 @@ struct Inner {
     tenants: DashMap<Arc<str>, Arc<Tenant>>,
     /// When each record goes, the earliest first.
     expiries: Mutex<BTreeMap<(Timestamp, TaskId), Arc<Owner>>>,
+    creates: Buckets,
     /// Where there may be several of them.
     holders: Option<Holders>,
 }
@@ -127,7 +130,16 @@ impl MemoryStore {
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let (tasks, tenants) = (DashMap::new(), DashMap::new());
-        Self { inner: Inner { clock, tasks, tenants, expiries: Mutex::default(), holders: None } }
+        Self {
+            inner: Inner {
+                clock,
+                tasks,
+                tenants,
+                expiries: Mutex::default(),
+                creates: Buckets::default(),
+                holders: None,
+            },
+        }
     }
 
     /// The same for several gateways in this process, which take up each other's calls.
@@ -218,7 +230,12 @@ impl Inner {
             book.limits = *limits;
             // A limit that was raised serves those who wait before it serves the newcomer.
             self.promote(book);
-            task.state = book.admit(self.clock.now())?;
+            let now = self.clock.now();
+            let full = limits.creates.map(|rate| self.admit_creation(&task.owner.tenant, rate, now)).transpose()?;
+            task.state = book.admit(now)?;
+            if let Some(full) = full {
+                self.creates.set(&task.owner.tenant, full, now);
+            }
             task.epoch = 1;
             task.version = 1;
             task.owner = book.index(&task);
@@ -240,6 +257,11 @@ impl Inner {
             lock(&self.expiries).insert((task.expires_at(), id), task.owner.clone());
             Ok(task)
         })
+    }
+
+    fn admit_creation(&self, tenant: &str, rate: CreateRate, now: Timestamp) -> Result<Duration, Quota> {
+        let quota = |wait| Quota { reason: QuotaReason::Creates, limit: rate.burst().into(), until_expiry: Some(wait) };
+        self.creates.admit(tenant, rate, now).map_err(quota)
     }
 
     fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {

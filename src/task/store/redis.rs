@@ -56,8 +56,7 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// The tasks under the prefix of that server, to which nobody must have connected yet; `clock` is how this process
-    /// tells the time.
+    /// The tasks under the prefix of that server; `clock` is how this process tells the time.
     #[must_use]
     pub fn start(hub: Hub, clock: Clock, jobs: &Jobs) -> Self {
         let watches = Arc::new(Watches::default());
@@ -169,13 +168,7 @@ impl Inner {
         Ok(self.hub.call(script, &[&self.keys.counters(tenant)], args).await?)
     }
 
-    async fn of_task(
-        &self,
-        script: &Script,
-        owner: &Owner,
-        id: TaskId,
-        args: &[&[u8]],
-    ) -> Result<Value, StoreError> {
+    async fn of_task(&self, script: &Script, owner: &Owner, id: TaskId, args: &[&[u8]]) -> Result<Value, StoreError> {
         let (id, of) = (id.to_string(), keys::owner(owner));
         let args: Vec<&[u8]> = [id.as_bytes(), of.as_bytes()].into_iter().chain(args.iter().copied()).collect();
         self.of_tenant(script, &keys::tenant(&owner.tenant), &args).await
@@ -196,7 +189,7 @@ impl Inner {
         let task = Task { state: State::Queued, ..task };
         let tenant = keys::tenant(&task.owner.tenant);
         let (created, deadline, expiry) = (millis(task.created_at), millis(task.deadline), millis(task.expires_at()));
-        let Limits { running_tasks, queued_tasks, kept_tasks, kept_bytes } = *limits;
+        let Limits { running_tasks, queued_tasks, kept_tasks, kept_bytes, creates } = *limits;
         let limited = [running_tasks as u64, queued_tasks as u64, kept_tasks as u64, kept_bytes].map(|n| n.to_string());
         let (id, owner, record, sent) =
             (task.id.to_string(), keys::owner(&task.owner), codec::encode(&task), self.sent());
@@ -204,7 +197,9 @@ impl Inner {
             .map(str::as_bytes)
             .to_vec();
         args.extend(limited.iter().map(String::as_bytes));
-        args.extend([draft.unwrap_or_default().as_bytes(), b"", b""]);
+        let rate = creates.map(|rate| (rate.interval().as_nanos().to_string(), rate.burst().to_string()));
+        let (interval, burst) = rate.unwrap_or_default();
+        args.extend([draft.unwrap_or_default(), &interval, &burst].map(str::as_bytes));
         let creating = self.of_tenant(&self.scripts.create, &tenant, &args);
         let indexing = self.index(&tenant, &task.holder, Some((&expiry, &sent)));
         let made = if self.hub.is_ordered() {
@@ -225,12 +220,7 @@ impl Inner {
     }
 
     /// Notes that the tenant has a task of that holder, and when it expires where that is news.
-    async fn index(
-        &self,
-        tenant: &str,
-        holder: &Holder,
-        expiry: Option<(&String, &String)>,
-    ) -> Result<(), StoreError> {
+    async fn index(&self, tenant: &str, holder: &Holder, expiry: Option<(&String, &String)>) -> Result<(), StoreError> {
         let (expiry, sent) = expiry.map_or(("", ""), |(expiry, sent)| (expiry, sent));
         let keys = [&*self.keys.due, &self.keys.holders, &self.keys.tenants_of(holder.as_str())];
         let args = [tenant, holder.as_str(), expiry, sent].map(str::as_bytes);
@@ -414,6 +404,7 @@ fn refusal(reason: &str, until: i64, limits: &Limits) -> StoreError {
     let (reason, limit) = match reason {
         "kept" => (QuotaReason::KeptTasks, limits.kept_tasks as u64),
         "bytes" => (QuotaReason::KeptBytes, limits.kept_bytes),
+        "creates" => (QuotaReason::Creates, limits.creates.map_or(0, |rate| rate.burst().into())),
         // To a tenant without a queue, the word "queue" would explain nothing.
         "places" if limits.queued_tasks == 0 => (QuotaReason::RunningTasks, limits.running_tasks as u64),
         "places" => (QuotaReason::QueuedTasks, limits.queued_tasks as u64),

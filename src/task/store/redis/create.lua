@@ -1,5 +1,5 @@
 -- ARGV: id, owner, record, holder, when it was sent, created, deadline, expiry, limits (running, queued, kept, bytes),
--- draft, interval in microseconds and burst of creations.
+-- draft, interval in nanoseconds and burst of creations.
 local id, owner, holder = ARGV[1], ARGV[2], ARGV[4]
 local record = T .. 't:' .. id
 if redis.call('EXISTS', record) == 1 then return {'conflict'} end
@@ -9,7 +9,7 @@ promote()
 
 local full
 if ARGV[14] ~= '' then
-  local interval, burst = tonumber(ARGV[14]), tonumber(ARGV[15])
+  local interval, burst = ARGV[14] / 1000, tonumber(ARGV[15])
   full = math.max(counter('full'), micros)
   local over = full - interval * (burst - 1) - micros
   if over > 0 then return {'creates', math.ceil(over / 1000)} end
@@ -42,7 +42,7 @@ redis.call('ZADD', T .. 'o:' .. owner, whole(created), id)
 redis.call('ZADD', T .. 'h:' .. holder, whole(created), id)
 local last = expiry
 if full then
-  redis.call('HSET', C, 'full', whole(full))
+  redis.call('HSET', C, 'full', full)
   last = math.max(expiry, full / 1000)
 end
 keep(C, last)

@@ -69,7 +69,7 @@ impl Inner {
         }
     }
 
-    async fn sum_up_once(&self) -> Result<(), StoreError> {
+    pub(super) async fn sum_up_once(&self) -> Result<(), StoreError> {
         let mut changed: Vec<(String, u64)> = lock(&self.changed_sizes).drain().collect();
         loop {
             let some: Vec<(String, String)> =

@@ -66,14 +66,7 @@ pub(super) fn tenant(name: &str) -> String {
 /// What stands for an owner in keys and records.
 pub(super) fn owner(owner: &Owner) -> String {
     let Owner { tenant, issuer, subject, client, principal, route } = owner;
-    digest(&[
-        tenant.as_bytes(),
-        issuer.as_bytes(),
-        subject.as_bytes(),
-        client.as_bytes(),
-        principal,
-        route.as_bytes(),
-    ])
+    digest(&[tenant.as_bytes(), issuer.as_bytes(), subject.as_bytes(), client.as_bytes(), principal, route.as_bytes()])
 }
 
 fn digest(parts: &[&[u8]]) -> String {

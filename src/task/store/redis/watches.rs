@@ -47,10 +47,9 @@ impl Watches {
     /// A watch that hears of changes from now on. What it watches is to be read after this, and told to [`Watches::seen`].
     pub(super) fn watch(self: &Arc<Self>, owner: &Owner, id: TaskId) -> Watch {
         let mut tasks = self.lock();
-        let watched = tasks.entry(id).or_insert_with(|| Watched {
-            owner: Arc::new(owner.clone()),
-            versions: watch::Sender::new(0),
-        });
+        let watched = tasks
+            .entry(id)
+            .or_insert_with(|| Watched { owner: Arc::new(owner.clone()), versions: watch::Sender::new(0) });
         let registration = Registration { watches: Arc::downgrade(self), id };
         Watch::new(watched.versions.subscribe(), Some(Box::new(registration)))
     }
