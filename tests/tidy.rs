@@ -43,7 +43,7 @@ const MODULES: &[(&str, &[&str])] = &[
     (
         "downstream",
         &[
-            "auth", "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "tenant", "threads", "tls",
+            "auth", "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "seal", "tenant", "threads", "tls",
             "upstream", "gateway", "waits",
         ],
     ),
@@ -64,6 +64,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "jobs",
             "metrics",
             "oauth",
+            "replica",
             "seal",
             "task",
             "tenant",
@@ -111,7 +112,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("cel", &["src/gateway/rules", "src/gateway/rules.rs"]),
     ("clap", &["src/bin", "src/cli", "src/demo/server/options.rs"]),
-    ("dashmap", &["src/gateway/deliver.rs", "src/gateway/session", "src/task/store/memory.rs"]),
+    ("dashmap", &["src/gateway/deliver", "src/gateway/deliver.rs", "src/gateway/session", "src/task/store/memory.rs"]),
     ("governor", &["src/tenant/quota"]),
     ("granit_parser", &["src/config/tree.rs"]),
     ("humantime", &["src/cli", "src/clock.rs", "src/demo/server/options.rs", "src/tls", "src/upstream/stdio.rs"]),

@@ -50,6 +50,7 @@ mod pool;
 mod progress;
 mod questions;
 mod quotas;
+mod replicas;
 mod restart;
 mod rounds;
 mod rounds_in_tasks;

@@ -93,6 +93,14 @@ impl Builder<'_> {
             Some(address) => Some(self.check(values::address(&address), &at.key("address"))?),
             None => None,
         };
+        if address.is_some_and(|address| address.ip().is_unspecified()) {
+            self.problems.error(&at.key("address"), "expected an address at which the others reach this replica alone");
+        }
+        if matches!(store, Some(StoreSettings::Redis(_))) && address.is_none() {
+            let message = "without it each replica serves what lands at it: sessions with servers that taskgate starts are \
+                           reached only by chance, and messages may come twice (docs/replicas.md)";
+            self.problems.warn(&at.key("address"), message);
+        }
         Some(ReplicaSettings { id: (id != "auto").then_some(id), lease, address })
     }
 }
