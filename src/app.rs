@@ -2,6 +2,7 @@
 //! place that sees every module.
 
 mod certificates;
+mod store;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -36,9 +37,6 @@ use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
-use crate::seal::Sealer;
-use crate::task::store::memory::MemoryStore;
-use crate::task::store::metered::MeteredStore;
 use crate::task::{Holder, Limits, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::fair::{FairQueue, Weights};
@@ -49,6 +47,8 @@ use crate::upstream::credentials::{Credentials, Exchanged, Own, Passed};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 use certificates::Certificates;
+
+pub use store::is_misconfigured;
 
 /// How long connections may take to finish once held calls are over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
@@ -140,10 +140,10 @@ impl App {
         }
         let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
         let gateway = Gateway::new(Parts {
-            store: Arc::new(MeteredStore::new(MemoryStore::new(clock), Arc::clone(&metrics))),
+            store: store::open(settings, clock, &metrics)?,
             holder: Holder::begin("alone"),
             sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
-            sealer: sealer_of(settings),
+            sealer: store::sealer(settings)?,
             rates: rates_of(settings)?,
             limits: limits_of(settings),
             metrics: Arc::clone(&metrics),
@@ -151,6 +151,7 @@ impl App {
             clock,
             jobs: jobs.clone(),
         });
+        store::take_up_what_was_left(&gateway, &routes).await?;
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
@@ -256,7 +257,7 @@ fn announce(settings: &Settings, address: SocketAddr) {
             UpstreamTarget::Url { url, .. } => url.to_string(),
             UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
         };
-        tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
+        tracing::info!(route = route.name, %url, %upstream, store = settings.store.kind(), callers, "serving");
     }
 }
 
@@ -352,14 +353,6 @@ fn credentials_of(settings: &UpstreamCredentials, jobs: &Jobs) -> Option<Arc<dyn
 
 fn needs_subjects(settings: &UpstreamCredentials) -> bool {
     matches!(settings, UpstreamCredentials::Exchanged(_) | UpstreamCredentials::Passed)
-}
-
-fn sealer_of(settings: &Settings) -> Sealer {
-    match &settings.secrets.key {
-        Some(key) => Sealer::new(*key.reveal(), settings.secrets.previous.iter().map(|key| *key.reveal())),
-        // The store forgets everything with the process as well.
-        None => Sealer::random(),
-    }
 }
 
 fn auth_of(settings: &Settings) -> Option<auth::Config> {

@@ -112,6 +112,9 @@ impl File {
         if is_new {
             // Or a power cut could leave the file nameless.
             fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)?;
+        } else if let Ok(database) = Builder::new().set_cache_size(CACHE).open_read_only(&path) {
+            // To open a file for writing is to write into it. After a crash there is no other way.
+            format::check(format::version(&database).unwrap_or_default(), folder)?;
         }
         Self::on(folder.to_owned(), Box::new(Disk { path }))
     }

@@ -27,13 +27,10 @@ pub(super) fn bring_up_to_date(database: &Database, folder: &Path) -> Result<(),
     let path = || folder.join(NAME);
     let disk = |error: redb::Error| OpenError::Disk(path(), error.into());
     let found = version(database).map_err(disk)?;
-    match found {
-        Some(CURRENT) => return Ok(()),
-        Some(newer) if newer > CURRENT => {
-            return Err(OpenError::Newer { folder: folder.to_owned(), found: newer, known: CURRENT });
-        }
-        Some(_) | None => {}
+    if found == Some(CURRENT) {
+        return Ok(());
     }
+    check(found, folder)?;
     let migrate = || -> Result<(), Halt> {
         let mut transaction = database.begin_write()?;
         transaction.set_quick_repair(true);
@@ -55,8 +52,16 @@ pub(super) fn bring_up_to_date(database: &Database, folder: &Path) -> Result<(),
     })
 }
 
+/// Refuses a version that is not known.
+pub(super) fn check(found: Option<u64>, folder: &Path) -> Result<(), OpenError> {
+    match found {
+        Some(found) if found > CURRENT => Err(OpenError::Newer { folder: folder.to_owned(), found, known: CURRENT }),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The file's version; `None` for a new file.
-fn version(database: &Database) -> Result<Option<u64>, redb::Error> {
+pub(super) fn version(database: &impl ReadableDatabase) -> Result<Option<u64>, redb::Error> {
     let transaction = database.begin_read()?;
     let meta = match transaction.open_table(META) {
         Ok(meta) => meta,
