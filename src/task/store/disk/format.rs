@@ -12,8 +12,10 @@ use crate::clock::Timestamp;
 
 /// Where the version is.
 const VERSION: &str = "format";
+/// What happens to a file in one transaction.
+type Migration = fn(&WriteTransaction) -> Result<(), Halt>;
 /// Brings a file from the version of its place in the list to the next one.
-const MIGRATIONS: &[fn(&WriteTransaction) -> Result<(), Halt>] = &[count_anew];
+const MIGRATIONS: &[Migration] = &[count_anew];
 /// The version that is written.
 pub(super) const CURRENT: u64 = MIGRATIONS.len() as u64;
 
