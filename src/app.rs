@@ -4,6 +4,7 @@
 mod certificates;
 mod redis;
 mod sharing;
+mod store;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,8 +25,8 @@ use crate::auth::resource::{self, Resource};
 use crate::auth::{self, Authenticator, introspection};
 use crate::clock::Clock;
 use crate::config::{
-    self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, StoreSettings,
-    TenantLimits as LimitSettings, UpstreamCredentials, UpstreamTarget,
+    self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
+    UpstreamCredentials, UpstreamTarget,
 };
 use crate::downstream::guard::Guard;
 use crate::downstream::http::{Endpoint, Endpoints};
@@ -40,9 +41,7 @@ use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
-use crate::seal::Sealer;
 use crate::task::store::CreateRate;
-use crate::task::store::memory::MemoryStore;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Holder, Limits, Store, sweeper};
 use crate::tenant::DEFAULT_TENANT;
@@ -55,6 +54,8 @@ use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 use certificates::Certificates;
 pub use sharing::{Join, Keeping};
+
+pub use store::is_misconfigured;
 
 /// How long connections may take to finish once held calls are over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
@@ -131,13 +132,7 @@ impl App {
     /// As [`App::start`].
     pub async fn start_with(settings: &Settings, timing: Timing) -> anyhow::Result<Self> {
         let jobs = Jobs::default();
-        let keeping = match &settings.store {
-            StoreSettings::Redis(of) => redis::keeping(of, &settings.replica, &jobs).await?,
-            StoreSettings::Memory | StoreSettings::Disk { .. } => {
-                let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Clock::system()));
-                Keeping { store, holder: Holder::begin("alone"), join: None }
-            }
-        };
+        let keeping = store::open(settings, &jobs).await?;
         Self::start_in(settings, timing, keeping, jobs).await
     }
 
@@ -275,7 +270,7 @@ fn announce(settings: &Settings, address: SocketAddr) {
             UpstreamTarget::Url { url, .. } => url.to_string(),
             UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
         };
-        tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
+        tracing::info!(route = route.name, %url, %upstream, store = settings.store.kind(), callers, "serving");
     }
 }
 
@@ -299,7 +294,7 @@ fn parts_of(
         store,
         holder,
         sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
-        sealer: sealer_of(settings),
+        sealer: store::sealer(settings)?,
         rates: rates_of(settings)?,
         limits: limits_of(settings)?,
         metrics: Arc::clone(metrics),
@@ -422,14 +417,6 @@ fn credentials_of(settings: &UpstreamCredentials, jobs: &Jobs) -> Option<Arc<dyn
 
 fn needs_subjects(settings: &UpstreamCredentials) -> bool {
     matches!(settings, UpstreamCredentials::Exchanged(_) | UpstreamCredentials::Passed)
-}
-
-fn sealer_of(settings: &Settings) -> Sealer {
-    match &settings.secrets.key {
-        Some(key) => Sealer::new(*key.reveal(), settings.secrets.previous.iter().map(|key| *key.reveal())),
-        // The store forgets everything with the process as well.
-        None => Sealer::random(),
-    }
 }
 
 fn auth_of(settings: &Settings) -> Option<auth::Config> {

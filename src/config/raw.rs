@@ -135,7 +135,8 @@ pub(super) struct Store {
     pub(super) kind: StoreKind,
     /// The folder of a `disk` store.
     pub(super) path: Option<String>,
-    /// The server of a `redis` store.
+    /// The server of a `redis` store: `redis://USER:PASSWORD@HOST:PORT/DB`, `redis-sentinel://HOST,HOST/PRIMARY` or
+    /// `redis-cluster://HOST,HOST`; with `rediss` for TLS.
     pub(super) url: Option<Secret>,
     /// What the keys of a `redis` store start with.
     pub(super) prefix: String,

@@ -5,7 +5,9 @@
 
 #[cfg(test)]
 pub(crate) mod contract;
+mod counting;
 pub mod creates;
+pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub mod memory;

@@ -25,6 +25,7 @@ mod bulk;
 mod callers;
 mod calling;
 mod deferral;
+mod disk;
 mod eras;
 mod extension;
 mod faithful;

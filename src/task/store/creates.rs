@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::{Quota, QuotaReason};
 use crate::clock::Timestamp;
 
 /// A rate that is kept by one number (GCRA): the time at which the bucket is full.
@@ -68,10 +69,11 @@ impl Buckets {
     /// Whether the tenant may create one more: what to [`Buckets::set`] when it has.
     ///
     /// # Errors
-    /// How long to wait, where it may not.
-    pub(super) fn admit(&self, tenant: &str, rate: CreateRate, now: Timestamp) -> Result<Duration, Duration> {
+    /// Where it may not, with how long to wait.
+    pub(super) fn admit(&self, tenant: &str, rate: CreateRate, now: Timestamp) -> Result<Duration, Quota> {
         let full = self.lock().full.get(tenant).copied().unwrap_or_default();
-        rate.admit(full, since_epoch(now))
+        let quota = |wait| Quota { reason: QuotaReason::Creates, limit: rate.burst.into(), until_expiry: Some(wait) };
+        rate.admit(full, since_epoch(now)).map_err(quota)
     }
 
     /// Counts what was admitted. Nobody else asks for the tenant in between.
@@ -137,7 +139,7 @@ mod tests {
             let (tenant, now) = (Arc::from(number.to_string()), Timestamp::from_millis(at));
             let full = buckets.admit(&tenant, rate, now)?;
             buckets.set(&tenant, full, now);
-            Ok::<_, Duration>(())
+            Ok::<_, Quota>(())
         };
         for number in 0..FEW - 1 {
             count(number, 1000).unwrap();

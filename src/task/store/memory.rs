@@ -12,19 +12,18 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
 use tokio::sync::watch;
 
+use super::counting::outcome_bytes;
 use super::creates::Buckets;
-use super::{CreateRate, Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use book::Book;
-pub(super) use book::question_bytes;
 use holders::Holders;
 
 /// Keeps tasks in this process's memory.
@@ -231,7 +230,7 @@ impl Inner {
             // A limit that was raised serves those who wait before it serves the newcomer.
             self.promote(book);
             let now = self.clock.now();
-            let full = limits.creates.map(|rate| self.admit_creation(&task.owner.tenant, rate, now)).transpose()?;
+            let full = limits.creates.map(|rate| self.creates.admit(&task.owner.tenant, rate, now)).transpose()?;
             task.state = book.admit(now)?;
             if let Some(full) = full {
                 self.creates.set(&task.owner.tenant, full, now);
@@ -259,14 +258,9 @@ impl Inner {
         })
     }
 
-    fn admit_creation(&self, tenant: &str, rate: CreateRate, now: Timestamp) -> Result<Duration, Quota> {
-        let quota = |wait| Quota { reason: QuotaReason::Creates, limit: rate.burst().into(), until_expiry: Some(wait) };
-        self.creates.admit(tenant, rate, now).map_err(quota)
-    }
-
     fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
         self.with_book(&task.owner.tenant.clone(), |book| {
-            let bytes = book::outcome_bytes(outcome.as_ref());
+            let bytes = outcome_bytes(outcome.as_ref());
             let (before, after) = self.exchange(task, outcome)?;
             book.leave(&before, None);
             book.enter(&after);

@@ -20,7 +20,7 @@ use futures_util::future::join;
 use redis::Value;
 use tokio::sync::watch;
 
-use super::memory::question_bytes;
+use super::counting::question_bytes;
 use super::{Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::hub::{Hub, Script};
