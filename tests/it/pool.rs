@@ -153,18 +153,20 @@ async fn a_call_that_waits_for_a_place_has_no_session_yet() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).upstream("max_in_flight: 1").start().await;
     let alice = gateway.stateless_as("alice").declaring(forms());
     let tasks = Modern::new(&gateway).with_tasks().caller("alice");
-    let both =
-        Box::pin(async { tokio::join!(alice.call("hold", json!({})), alice.call("echo", json!({"text": "x"}))) });
-    let meanwhile = async {
+    let waiting = async {
+        // Only now: whichever came first would have the place.
         gateway.started("hold", 1).await;
-        // What needs no place comes through; the call that waits has had time for a greeting by then.
-        for _ in 0..20 {
-            assert_eq!(tasks.request("tasks/get", json!({"taskId": "nobody's"})).await.refusal(), (200, -32602));
-        }
-        assert_eq!(gateway.upstream.stats().sessions_opened, 1);
-        gateway.upstream.release();
+        let meanwhile = async {
+            // What needs no place comes through; the call that waits has had time for a greeting by then.
+            for _ in 0..20 {
+                assert_eq!(tasks.request("tasks/get", json!({"taskId": "nobody's"})).await.refusal(), (200, -32602));
+            }
+            assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+            gateway.upstream.release();
+        };
+        tokio::join!(alice.call("echo", json!({"text": "x"})), meanwhile)
     };
-    within(async { tokio::join!(both, Box::pin(meanwhile)) }).await;
+    within(async { tokio::join!(alice.call("hold", json!({})), Box::pin(waiting)) }).await;
 }
 
 #[tokio::test]
