@@ -129,7 +129,9 @@ fn store(settings: &Settings) -> String {
     let ReplicaSettings { id, lease, address } = &settings.replica;
     match &settings.store {
         StoreSettings::Memory => "memory: a restart forgets every task".to_owned(),
-        StoreSettings::Disk { path } => format!("disk: in {}", path.display()),
+        StoreSettings::Disk { path } => {
+            format!("disk: in {}, for one process; a restart forgets nothing", path.display())
+        }
         StoreSettings::Redis(redis) => {
             let id = id.as_deref().unwrap_or("a name of its own");
             let address = address.map_or("reached by no other".to_owned(), |address| format!("reached at {address}"));
@@ -144,7 +146,8 @@ fn store(settings: &Settings) -> String {
 fn seal(settings: &Settings) -> String {
     match (&settings.secrets.key, settings.secrets.previous.len()) {
         (None, _) if matches!(settings.store, StoreSettings::Disk { .. }) => {
-            "a key of its own in the store's folder".to_owned()
+            "a key of its own in the store's folder: sessions can go on after a crash, not after a clean stop"
+                .to_owned()
         }
         (None, _) => "a random key: a restart ends every session".to_owned(),
         (Some(_), 0) => match &settings.store {

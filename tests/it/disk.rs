@@ -89,6 +89,13 @@ async fn what_was_told_is_true_after_a_kill() {
     assert_eq!(text_of(&client.call("echo", json!({"text": "plain"})).await), "plain");
     assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
     within(upstream.until(|stats| stats.deleted == 2)).await;
+    // A stop in good order leaves the same, and the file to the next.
+    let mut gateway = gateway;
+    gateway.signal(Signal::TERM);
+    assert!(gateway.exit().await.success());
+    let gateway = Binary::start(&sections(&folder, &upstream)).await;
+    let client = gateway.client().caller("alice").open().await;
+    assert_eq!(client.result("tasks/list", json!({})).await, listed);
     // The key is this user's alone.
     let mode = std::fs::metadata(folder.join("secrets.key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

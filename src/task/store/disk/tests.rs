@@ -1,3 +1,5 @@
+//! The contract, and what only a file can do: be there afterwards, be somebody else's, be full.
+
 mod media;
 mod opening;
 mod power;
