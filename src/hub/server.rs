@@ -93,6 +93,7 @@ pub(crate) fn prefix() -> String {
 }
 
 /// Starts a server that ends when this process has: its supervisor waits for the end of a pipe.
+#[expect(clippy::zombie_processes, reason = "it outlives the process by a moment, so that nobody can wait for it")]
 fn ending_with_us() -> Option<u16> {
     let port = free_port();
     let folder = std::env::temp_dir();

@@ -51,6 +51,7 @@ mod pool;
 mod progress;
 mod questions;
 mod quotas;
+mod redis;
 mod replicas;
 mod restart;
 mod rounds;

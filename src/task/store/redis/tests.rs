@@ -219,3 +219,42 @@ async fn a_server_that_hangs_or_starts_again_is_found_again() {
     assert!(store.read(&made.owner, made.id).await.unwrap().is_none());
     store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
 }
+
+/// What docs/stores.md says is enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let admin = server::connected(&server.url(), &jobs);
+    assert!(admin.arrives(PATIENCE).await);
+    let page = include_str!("../../../../docs/stores.md");
+    let rights = page.split("ACL SETUSER taskgate on >PASSWORD").nth(1).unwrap().split("```").next().unwrap();
+    let mut acl = redis::cmd("ACL");
+    acl.arg("SETUSER").arg("taskgate").arg("on").arg(">p@ss").arg(rights.split_whitespace().collect::<Vec<_>>());
+    admin.run(&acl).await.unwrap();
+    let url = format!("redis://taskgate:p%40ss@127.0.0.1:{}", server.port);
+    let store = store(&url, "taskgate", clock, &jobs).await;
+    let made = store.create(task("acme", clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap();
+    let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
+    store.note_trail(&made.owner, made.id, 1, "trail".into()).await.unwrap();
+    let second = Holder::from_text("second");
+    assert_eq!(store.take_over(&made.holder, &second, 10).await.unwrap().len(), 1);
+    assert_eq!(store.holders().await.unwrap(), [second]);
+    let made = store.read(&made.owner, made.id).await.unwrap().unwrap();
+    store.replace(ended(&made), Some(Outcome::Result("1".into()))).await.unwrap();
+    assert!(watch.changed().await);
+    assert!(store.outcome(&made.owner, made.id).await.unwrap().is_some());
+    assert!(store.note_read(&made.owner, made.id).await.unwrap());
+    assert_eq!(store.list(&made.owner, None, 10).await.unwrap().len(), 1);
+    store.inner.sum_up_once().await.unwrap();
+    assert_eq!(store.purge(made.expires_at(), 10).await.unwrap().tasks.len(), 1);
+    assert!(store.holders().await.unwrap().is_empty());
+    // What replicas share beside tasks.
+    let hub = &store.inner.hub;
+    hub.run(redis::cmd("SET").arg(hub.lease("me")).arg("").arg("PX").arg(1000)).await.unwrap();
+    hub.run(redis::cmd("GET").arg("taskgate:home:7")).await.unwrap();
+    hub.run(redis::cmd("EXISTS").arg("taskgate:ended:7")).await.unwrap();
+    hub.publish("taskgate:bus", b"x").await.unwrap();
+    hub.run(redis::cmd("INFO").arg("memory")).await.unwrap();
+    assert!(matches!(hub.run(redis::cmd("GET").arg("other")).await, Err(crate::hub::HubError::Failed(_))));
+}
