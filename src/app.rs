@@ -241,8 +241,6 @@ impl App {
         if tokio::time::timeout(LAST_GRACE, self.gateway.close_sessions(&self.routes)).await.is_err() {
             tracing::warn!("not every upstream session could be ended in time");
         }
-        // What is left is others' from now on: sessions that go on, tasks that could not be ended.
-        self.gateway.leave().await;
         let left = self.jobs.stop(LAST_GRACE).await;
         if let Some(threads) = Arc::into_inner(self.threads) {
             threads.stop().await;

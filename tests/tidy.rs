@@ -38,7 +38,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("upstream", &["jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "threads", "tls"]),
     (
         "gateway",
-        &["jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "seal", "tenant", "task", "upstream", "waits"],
+        &[
+            "jsonrpc", "sse", "mcp", "clock", "jobs", "metrics", "oauth", "replica", "seal", "tenant", "task",
+            "upstream", "waits",
+        ],
     ),
     (
         "downstream",

@@ -175,12 +175,13 @@ impl Deliveries {
     /// Puts each waiting question of a task to a client: on a GET stream of the session that made the task, else on a
     /// `tasks/result` stream of a session that declared what it needs, else on whichever opens first.
     pub async fn offer(&self, ledger: &Ledger, task: &Task) {
+        self.offer_here(ledger, task).await;
         let is_waiting = |question: &Question| question.progress == Progress::Waiting;
-        let is_far = |far: &&Far| self.may_be_anywhere(far, task) && !self.has_stream_of(task.id, task.session);
-        match self.far.as_ref().filter(is_far) {
-            Some(far) if task.state.questions().iter().any(is_waiting) => far.offer(task),
-            Some(_) => {}
-            None => self.offer_here(ledger, task).await,
+        // Those that no stream here has taken. Whoever hears of it looks again at which those are.
+        if let Some(far) = self.far.as_ref().filter(|far| self.may_be_anywhere(far, task))
+            && task.state.questions().iter().any(is_waiting)
+        {
+            far.offer(task);
         }
     }
 

@@ -169,7 +169,14 @@ impl Orphaned {
         let Some(principal) = found.may_run_again().await? else { return Err(Stopped::Fault(self.lost.fault())) };
         self.tell(TakenUp::Again);
         found.void_questions().await;
-        found.gateway.call_anew(found.route, principal, self.task(), &found.call, None).await;
+        let stopping = async {
+            if let Some(adoption) = adoption {
+                // Nobody will hear what comes of the first one.
+                found.cancel(adoption, "the call is run again").await;
+            }
+        };
+        let running = found.gateway.call_anew(found.route, principal, self.task(), &found.call, None);
+        tokio::join!(stopping, running);
         Ok(())
     }
 

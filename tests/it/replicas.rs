@@ -2,9 +2,9 @@
 //! of them a session is at home in, and whichever dies.
 
 use http::StatusCode;
-use taskgate::demo::server::Options;
+use taskgate::demo::server::{Era, Options};
 
-use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, text_of, within};
+use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, related, text_of, within};
 
 const ELICIT: &str = "elicitation/create";
 const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
@@ -241,8 +241,14 @@ async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
     let mut gateway =
         three().lease("1s").server(Options { event_ids: true, priming: true, ..Options::default() }).start().await;
     let opened = gateway.moved_opening(0).open().await;
-    let asking = opened.start("ask_twice", json!({})).await;
     let mut stream = opened.listen().await;
+    let report = json!({"name": "report", "arguments": {"sections": 9}, "task": {}, "_meta": {"progressToken": "p"}});
+    let telling = opened.create_with(report).await["taskId"].as_str().unwrap().to_owned();
+    gateway.started("report", 1).await;
+    opened.call("release", json!({})).await;
+    stream.until_method("notifications/progress").await;
+    // How far the calls have come is noted by and by: the other one has time for a question and its answer.
+    let asking = opened.start("ask_twice", json!({})).await;
     let question = stream.until_method(ELICIT).await;
     opened.accept(&question, json!({"name": "Ann"})).await;
     stream.until_method(ELICIT).await;
@@ -257,6 +263,19 @@ async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
     let question = stream.until_method(ELICIT).await;
     client.accept(&question, json!({"colour": "red"})).await;
     assert_eq!(text_of(&client.outcome(&asking).await), "Hello, Ann; colour: red");
+    // So is what the other call tells.
+    let progress = within(async {
+        loop {
+            client.call("release", json!({})).await;
+            let message = stream.message().await;
+            if message["method"] == "notifications/progress" {
+                return message;
+            }
+        }
+    })
+    .await;
+    assert_eq!((&progress["params"]["progressToken"], related(&progress)), (&json!("p"), Some(&*telling)));
+    client.cancel(&telling).await;
     assert_eq!(gateway.upstream.stats().tool("ask_twice").started, 1);
 }
 
@@ -320,4 +339,40 @@ async fn between_replicas_nobody_else_is_let_in() {
     // What replicas tell each other in fields means nothing from a client.
     let answer = opened.post_with(&[("taskgate-passage", seal.as_str()), ("taskgate-peer", "192.0.2.1")], PING).await;
     assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_stream_is_taken_up_again_wherever_its_client_comes_back() {
+    let gateway = three().start().await;
+    let client = gateway.open().await;
+    let id = client.start("ask", json!({})).await;
+    client.until(&id, "input_required").await;
+    let mut waiting = client.wait_for(&id).await;
+    let event = waiting.next().await.unwrap().unwrap().id.unwrap();
+    waiting.until_method(ELICIT).await;
+    for _ in 0..3 {
+        drop(waiting);
+        waiting = client.get(Some(&event)).await;
+        waiting.until_method(ELICIT).await;
+    }
+    drop(waiting);
+    let mut waiting = client.get(Some(&event)).await;
+    let question = waiting.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(waiting.messages().await.last().unwrap()), "Hello, Ann");
+}
+
+#[tokio::test]
+async fn what_is_kept_for_a_session_is_kept_once() {
+    let gateway = three().server(Options { era: Era::Modern, ..Options::default() }).start().await;
+    let client = gateway.open().await;
+    for (level, heard) in [("error", 0), ("debug", 1), ("error", 0)] {
+        client.result("logging/setLevel", json!({"level": level})).await;
+        for _ in 0..3 {
+            let call = json!({"name": "log", "arguments": {"level": "info", "messages": 1}});
+            let messages = client.request("tools/call", call).await.messages().await;
+            let logged = messages.iter().filter(|message| message["method"] == "notifications/message").count();
+            assert_eq!(logged, heard, "{level}");
+        }
+    }
 }

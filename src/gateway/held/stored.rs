@@ -2,7 +2,8 @@
 //! the call goes on. JSON, in which a member that is missing has a default and one that is unknown is passed over, since
 //! processes of two versions may share a store.
 //!
-//! No credential is ever in it: what is shown to the upstream is the route's, or what the caller shows to the new holder.
+//! Nothing that a caller shows to the gateway is in it: what the upstream is shown is the route's, or what the caller shows
+//! to the new holder.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ const LOOKS: u32 = 2;
 
 impl Gateway {
     /// Keeps this process alive among the others until jobs are told to stop, and tells at each change whether it is.
-    /// While it can't be, what it holds goes on.
+    /// While it can't be, what it holds goes on. At the end its lease is given up.
     pub async fn keep_lease(self: Arc<Self>, is_alive: bool, tell: impl Fn(bool) + Send) {
         let Some(homes) = &self.homes else { return };
         let lease = homes.sharing.lease;
@@ -37,7 +37,7 @@ impl Gateway {
                         tracing::info!("the store is back: this replica is one of several again");
                     }
                     // Others may have taken it for dead meanwhile.
-                    if renewed.elapsed() > lease {
+                    if is_over || renewed.elapsed() > lease {
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
                     if is_over {
@@ -64,7 +64,8 @@ impl Gateway {
             }
             let pause = tokio::time::sleep(lease / RENEWALS);
             if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
-                return;
+                // From here, so that no renewal comes after it: what this process has left is others' at once.
+                return homes.replicas().leave().await;
             }
         }
     }
@@ -76,13 +77,6 @@ impl Gateway {
                 matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(())))
             }
             None => true,
-        }
-    }
-
-    /// Ends the lease: what this process held and did not end is others' from now on.
-    pub async fn leave(&self) {
-        if let Some(homes) = &self.homes {
-            homes.replicas().leave().await;
         }
     }
 

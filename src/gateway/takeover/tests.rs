@@ -2,6 +2,7 @@
 
 mod process;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -246,6 +247,20 @@ async fn a_holder_that_is_awake_lets_go_at_once() {
         second.until(&id, "completed").await;
         let stats = world.upstream.stats();
         assert_eq!((stats.tool("report").started, stats.cancelled.len()), (1, 0), "{client:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_waits_for_a_store_that_is_away() {
+    for client in [Client::Legacy, Client::Modern] {
+        let world = World::new(Options::default(), policy(OnLost::Fail)).await;
+        let first = world.replica("first");
+        let id = first.start(client, "hold", json!({})).await;
+        world.upstream.until(|stats| stats.tool("hold").started == 1).await;
+        world.store.failing.store(3, Ordering::SeqCst);
+        world.upstream.release();
+        first.until(&id, "completed").await;
+        assert_eq!(world.upstream.stats().cancelled.len(), 0, "{client:?}");
     }
 }
 

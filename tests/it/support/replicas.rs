@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use taskgate::app::{App, Keeping, Timing};
 use taskgate::clock::Clock;
 use taskgate::config::Settings;
+use taskgate::jobs::Jobs;
 use taskgate::replica::Replicas;
 use taskgate::replica::local::{Neighbour, Neighbourhood};
 use taskgate::task::Holder;
@@ -38,6 +39,9 @@ impl Common {
     }
 }
 
+/// Its end of what they share, and where the others reach it.
+type Joined = (Arc<Neighbour>, Option<SocketAddr>);
+
 /// One of the gateways.
 pub(crate) struct Replica {
     app: Option<App>,
@@ -53,7 +57,7 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) async fn start(common: &Common, settings: Settings, timing: Timing) -> Self {
         let holder = Holder::begin("test");
-        let joined: Arc<Mutex<Option<(Arc<Neighbour>, Option<SocketAddr>)>>> = Arc::default();
+        let joined: Arc<Mutex<Option<Joined>>> = Arc::default();
         let (neighbourhood, lease) = (common.neighbourhood.clone(), settings.replica.lease);
         let (me, note) = (holder.clone(), Arc::clone(&joined));
         let join = move |address| {
@@ -120,7 +124,8 @@ impl Balancer {
         let (shared, turn) = (Arc::clone(&targets), Arc::new(AtomicUsize::new(0)));
         let client: Client<HttpConnector, Incoming> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
-        tokio::spawn(async move {
+        let jobs = Jobs::default();
+        jobs.clone().spawn("balancer", async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (client, shared, turn) = (client.clone(), Arc::clone(&shared), Arc::clone(&turn));
                 let service = service_fn(move |request| {
@@ -130,7 +135,10 @@ impl Balancer {
                     };
                     pass(client.clone(), target, request)
                 });
-                tokio::spawn(http1::Builder::new().half_close(false).serve_connection(TokioIo::new(stream), service));
+                jobs.spawn(
+                    "balanced",
+                    http1::Builder::new().half_close(false).serve_connection(TokioIo::new(stream), service),
+                );
             }
         });
         Self { address, targets }

@@ -1,5 +1,6 @@
 //! Gateways that share a store, each as a process of its own.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl World {
         let clock = Clock::system();
         Self {
             upstream: Server::start_on_loopback(options).await.unwrap(),
-            store: Arc::new(Noting { store: MemoryStore::shared(clock), notes: watch::Sender::default() }),
+            store: Arc::new(Noting::over(MemoryStore::shared(clock))),
             policy,
             limits: Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20, creates: None },
             clock,
@@ -285,14 +286,20 @@ pub(super) enum Client {
     Modern,
 }
 
-/// A store that tells what is noted of calls.
+/// A store that tells what is noted of calls, and is away for a while.
 #[derive(Debug)]
 pub(super) struct Noting {
     store: MemoryStore,
-    pub(super) notes: watch::Sender<Vec<Arc<str>>>,
+    notes: watch::Sender<Vec<Arc<str>>>,
+    /// So many of the next changes fail.
+    pub(super) failing: AtomicUsize,
 }
 
 impl Noting {
+    fn over(store: MemoryStore) -> Self {
+        Self { store, notes: watch::Sender::default(), failing: AtomicUsize::new(0) }
+    }
+
     /// Waits until an event of a call was noted.
     pub(super) async fn noted_event(&self) {
         let has_event = |notes: &Vec<Arc<str>>| notes.iter().any(|note| note.contains("\"event\":\""));
@@ -319,6 +326,10 @@ impl Store for Noting {
     }
 
     async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        let fails = |left: usize| left.checked_sub(1);
+        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+            return Err(StoreError::Unavailable("away".into()));
+        }
         self.store.replace(task, outcome).await
     }
 
