@@ -2,7 +2,9 @@
 //! place that sees every module.
 
 mod certificates;
+mod redis;
 mod sharing;
+mod store;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -39,8 +41,7 @@ use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
-use crate::seal::Sealer;
-use crate::task::store::memory::MemoryStore;
+use crate::task::store::CreateRate;
 use crate::task::store::metered::MeteredStore;
 use crate::task::{Holder, Limits, Store, sweeper};
 use crate::tenant::DEFAULT_TENANT;
@@ -53,6 +54,8 @@ use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 use certificates::Certificates;
 pub use sharing::{Join, Keeping};
+
+pub use store::is_misconfigured;
 
 /// How long connections may take to finish once held calls are over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(5);
@@ -128,8 +131,9 @@ impl App {
     /// # Errors
     /// As [`App::start`].
     pub async fn start_with(settings: &Settings, timing: Timing) -> anyhow::Result<Self> {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Clock::system()));
-        Self::start_keeping(settings, timing, Keeping { store, holder: Holder::begin("alone"), join: None }).await
+        let jobs = Jobs::default();
+        let keeping = store::open(settings, &jobs).await?;
+        Self::start_in(settings, timing, keeping, jobs).await
     }
 
     /// As [`App::start_with`], with another store than the settings name.
@@ -137,8 +141,11 @@ impl App {
     /// # Errors
     /// As [`App::start`].
     pub async fn start_keeping(settings: &Settings, timing: Timing, keeping: Keeping) -> anyhow::Result<Self> {
+        Self::start_in(settings, timing, keeping, Jobs::default()).await
+    }
+
+    async fn start_in(settings: &Settings, timing: Timing, keeping: Keeping, jobs: Jobs) -> anyhow::Result<Self> {
         let Keeping { store, holder, join } = keeping;
-        let jobs = Jobs::default();
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
@@ -261,7 +268,7 @@ fn announce(settings: &Settings, address: SocketAddr) {
             UpstreamTarget::Url { url, .. } => url.to_string(),
             UpstreamTarget::Command { argv } => format!("command {}", argv.first().map_or("", String::as_str)),
         };
-        tracing::info!(route = route.name, %url, %upstream, store = "memory", callers, "serving");
+        tracing::info!(route = route.name, %url, %upstream, store = settings.store.kind(), callers, "serving");
     }
 }
 
@@ -285,9 +292,9 @@ fn parts_of(
         store,
         holder,
         sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
-        sealer: sealer_of(settings),
+        sealer: store::sealer(settings)?,
         rates: rates_of(settings)?,
-        limits: limits_of(settings),
+        limits: limits_of(settings)?,
         metrics: Arc::clone(metrics),
         keep_alive: timing.keep_alive,
         clock,
@@ -410,14 +417,6 @@ fn needs_subjects(settings: &UpstreamCredentials) -> bool {
     matches!(settings, UpstreamCredentials::Exchanged(_) | UpstreamCredentials::Passed)
 }
 
-fn sealer_of(settings: &Settings) -> Sealer {
-    match &settings.secrets.key {
-        Some(key) => Sealer::new(*key.reveal(), settings.secrets.previous.iter().map(|key| *key.reveal())),
-        // The store forgets everything with the process as well.
-        None => Sealer::random(),
-    }
-}
-
 fn auth_of(settings: &Settings) -> Option<auth::Config> {
     let key = |key: &config::ApiKey| auth::ApiKey {
         sha256: key.sha256,
@@ -469,16 +468,23 @@ fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
             })
             .transpose()
     };
-    Ok(quota::Limits { requests: rate(limits.requests)?, creates: rate(limits.creates)?, polls: rate(limits.polls)? })
+    Ok(quota::Limits { requests: rate(limits.requests)?, polls: rate(limits.polls)? })
 }
 
-fn limits_of(settings: &Settings) -> TenantLimits {
-    let limits = |limits: &LimitSettings| Limits {
-        running_tasks: limits.running_tasks,
-        queued_tasks: limits.queued_tasks,
-        kept_tasks: limits.kept_tasks,
-        kept_bytes: limits.kept_bytes.bytes(),
+fn limits_of(settings: &Settings) -> anyhow::Result<TenantLimits> {
+    let creates = |limit: config::RateLimit| {
+        CreateRate::new(limit.rate.count(), limit.rate.period(), limit.burst)
+            .context("a rate of creations is out of range")
     };
-    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), limits(of)));
-    TenantLimits { default: limits(&settings.tenants.default), named: named.collect() }
+    let limits = |limits: &LimitSettings| {
+        anyhow::Ok(Limits {
+            running_tasks: limits.running_tasks,
+            queued_tasks: limits.queued_tasks,
+            kept_tasks: limits.kept_tasks,
+            kept_bytes: limits.kept_bytes.bytes(),
+            creates: limits.creates.map(creates).transpose()?,
+        })
+    };
+    let named = settings.tenants.named.iter().map(|(name, of)| Ok((Arc::from(name.as_str()), limits(of)?)));
+    Ok(TenantLimits { default: limits(&settings.tenants.default)?, named: named.collect::<anyhow::Result<_>>()? })
 }

@@ -15,6 +15,7 @@
 //! | [`jobs`] | the only place where jobs start and stop |
 //! | [`threads`] | the threads that serve connections, each with a runtime of its own |
 //! | [`waits`] | sleeps that are used again, for what happens with every request |
+//! | [`hub`] | the Redis server that replicas share: one connection, kept up |
 //! | [`seal`] | sealed tokens: session ids, cursors, event ids |
 //! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
 //! | [`metrics`] | everything that is counted |
@@ -44,6 +45,7 @@ pub mod config;
 pub mod demo;
 pub mod downstream;
 pub mod gateway;
+pub mod hub;
 pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;

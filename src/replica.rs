@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod contract;
 pub mod local;
+pub mod redis;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -17,7 +17,8 @@ pub const MAX_TOKEN: usize = 2048;
 /// As many bytes fit into a token.
 pub const MAX_PLAIN: usize = MAX_TOKEN / 4 * 3 - ID_LEN - NONCE_LEN - TAG_LEN;
 
-const KEY_LEN: usize = 32;
+/// Bytes of a key.
+pub const KEY_LEN: usize = 32;
 const ID_LEN: usize = 4;
 const TAG_LEN: usize = 16;
 
@@ -89,6 +90,15 @@ impl Sealer {
     pub fn random() -> Self {
         let random = SystemRandom::new();
         Self { current: Key::new(&random_bytes(&random)), previous: Vec::new(), random }
+    }
+
+    /// A new key.
+    ///
+    /// # Panics
+    /// When the system gives no random bytes.
+    #[must_use]
+    pub fn draw_key() -> [u8; KEY_LEN] {
+        random_bytes(&SystemRandom::new())
     }
 
     /// One that seals with `key` and also opens what `previous` keys sealed.

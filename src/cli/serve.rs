@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::app::App;
+use crate::app::{self, App};
 use crate::config::{self, Settings, describe};
 
 use super::complain;
@@ -78,7 +78,7 @@ impl Serve {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format!("taskgate: {error:#}"));
-                ExitCode::FAILURE
+                if app::is_misconfigured(&error) { ExitCode::from(BAD_CONFIGURATION) } else { ExitCode::FAILURE }
             }
         }
     }

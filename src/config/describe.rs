@@ -9,13 +9,13 @@ use super::{
         Settings, StoreSettings, TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
-    values,
 };
 use crate::auth::keys::Source;
 use crate::gateway::eras;
 use crate::gateway::policy::{OnLost, Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
+use crate::hub::address::Address;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -129,11 +129,15 @@ fn store(settings: &Settings) -> String {
     let ReplicaSettings { id, lease, address } = &settings.replica;
     match &settings.store {
         StoreSettings::Memory => "memory: a restart forgets every task".to_owned(),
-        StoreSettings::Disk { path } => format!("disk: in {}", path.display()),
+        StoreSettings::Disk { path } => {
+            format!("disk: in {}, for one process; a restart forgets nothing", path.display())
+        }
         StoreSettings::Redis(redis) => {
             let id = id.as_deref().unwrap_or("a name of its own");
             let address = address.map_or("reached by no other".to_owned(), |address| format!("reached at {address}"));
-            let keys = format!("{}, keys start with {}", values::redis_host(redis.url.reveal()), redis.prefix);
+            // Without what it holds of credentials.
+            let server = Address::parse(redis.url.reveal()).map(|address| address.to_string()).unwrap_or_default();
+            let keys = format!("{server}, keys start with {}", redis.prefix);
             format!("redis: {keys}; replica {id}, lease {}, {address}", show_duration(*lease))
         }
     }
@@ -142,7 +146,8 @@ fn store(settings: &Settings) -> String {
 fn seal(settings: &Settings) -> String {
     match (&settings.secrets.key, settings.secrets.previous.len()) {
         (None, _) if matches!(settings.store, StoreSettings::Disk { .. }) => {
-            "a key of its own in the store's folder".to_owned()
+            "a key of its own in the store's folder: sessions can go on after a crash, not after a clean stop"
+                .to_owned()
         }
         (None, _) => "a random key: a restart ends every session".to_owned(),
         (Some(_), 0) => match &settings.store {

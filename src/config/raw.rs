@@ -133,9 +133,10 @@ impl Default for Admin {
 pub(super) struct Store {
     /// The kind of store.
     pub(super) kind: StoreKind,
-    /// The folder of a `disk` store.
+    /// The folder of a `disk` store, made for this user alone where there is none.
     pub(super) path: Option<String>,
-    /// The server of a `redis` store.
+    /// The server of a `redis` store: `redis://USER:PASSWORD@HOST:PORT/DB`, `redis-sentinel://HOST,HOST/PRIMARY` or
+    /// `redis-cluster://HOST,HOST`; with `rediss` for TLS.
     pub(super) url: Option<Secret>,
     /// What the keys of a `redis` store start with.
     pub(super) prefix: String,
@@ -153,7 +154,7 @@ impl Default for Store {
 pub(super) enum StoreKind {
     /// In the process; a restart forgets every task.
     Memory,
-    /// In a folder.
+    /// In a file in a folder, of this process alone; a restart finds what was acknowledged.
     Disk,
     /// In a Redis or Valkey server.
     Redis,
@@ -186,7 +187,8 @@ impl Default for Replica {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Secrets {
     /// 32 bytes in base64, made for example with `openssl rand -base64 32`. With it sessions can go on after a crash;
-    /// without it a random key is made at start, so that every restart ends them. A clean stop ends sessions in any case.
+    /// without it a random key is made at start, so that every restart ends them; a `disk` store keeps one in its folder. A clean stop
+    /// ends sessions in any case.
     pub(super) key: Option<Secret>,
     /// Earlier keys: what they sealed can still be opened.
     pub(super) previous: Vec<Secret>,

@@ -59,6 +59,29 @@ impl fmt::Display for Secret {
 pub struct SealKey([u8; 32]);
 
 impl SealKey {
+    /// A key of these bytes, which somebody has drawn.
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key in a file of its own; `None` where there is no file.
+    ///
+    /// # Errors
+    /// Words for the operator, without what the file says.
+    pub fn read_file(path: &Path) -> Result<Option<Self>, String> {
+        // Whatever else is wrong with it is told by who reads it.
+        if path.try_exists().is_ok_and(|exists| !exists) {
+            return Ok(None);
+        }
+        let text = Secret::read(path)?;
+        Ok(Some(Self::parse(text.reveal())?))
+    }
+
+    /// As [`SealKey::read_file`] reads it.
+    pub fn to_text(&self) -> Secret {
+        Secret(base64::engine::general_purpose::STANDARD.encode(self.0))
+    }
+
     /// The 32 bytes.
     pub const fn reveal(&self) -> &[u8; 32] {
         &self.0

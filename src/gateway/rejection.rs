@@ -246,10 +246,12 @@ impl From<StoreError> for Kind {
                 let retry_after = match reason {
                     // The first task that goes makes room for one. Of bytes it may hold too few: then the next answer says more.
                     QuotaReason::KeptTasks | QuotaReason::KeptBytes => until_expiry.unwrap_or(QUOTA_RETRY),
+                    QuotaReason::Creates => until_expiry.unwrap_or(QUOTA_RETRY).max(QUOTA_RETRY / 1000),
                     QuotaReason::RunningTasks | QuotaReason::QueuedTasks => QUOTA_RETRY,
                 };
                 Self::Quota { reason: reason.as_str(), limit, retry_after }
             }
+            known if known.is_known() => Self::Fault(Fault::Store),
             other => {
                 tracing::error!(error = %Chain(&other), "store failed");
                 Self::Fault(Fault::Store)

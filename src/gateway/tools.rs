@@ -16,10 +16,10 @@ use super::forward::Manner;
 use super::held::stored::{Sent, StoredCall};
 use super::held::{Draft, HeldCall, Record};
 use super::policy::{Support, TaskPolicy, ToolPolicy};
-use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
 use super::session::Session;
-use super::{Gateway, Request, RetryAfter, Route, owner};
+use super::{Gateway, Request, Route, owner};
 
 /// The longest tool name that a task is made for, in bytes: the record keeps it.
 const MAX_NAME: usize = 1024;
@@ -158,11 +158,6 @@ impl Gateway {
         if self.is_draining() {
             return Err(Fault::Shutdown.into());
         }
-        self.rates.check_create(&principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
-            reason: "creates",
-            limit: self.rates.create_burst(&principal.tenant).unwrap_or_default().into(),
-            retry_after: retry_after.max(QUOTA_RETRY / 1000),
-        })?;
         let new = NewTask {
             owner: Arc::new(owner(principal, route)),
             tool: tool.into(),
@@ -173,11 +168,7 @@ impl Gateway {
             deadline: policy.deadline,
             draft: stored,
         };
-        let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
-        if made.is_err() {
-            self.rates.undo_create(&principal.tenant);
-        }
-        Ok(made?)
+        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
     }
 }
 

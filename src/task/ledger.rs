@@ -16,6 +16,9 @@ use crate::clock::{Clock, Timestamp};
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
 
+/// How often a store that others may share is looked at for what has expired.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Keeps the tasks of this process's callers. A cheap handle.
 #[derive(Clone)]
 pub struct Ledger {
@@ -378,7 +381,11 @@ impl Ledger {
     /// Notes an expiry that the store knows of, and waits until it has come or an earlier one has been noted.
     pub(super) async fn sleep_until_expiry(&self, next: Option<Timestamp>) {
         let next = next.map_or(u64::MAX, Timestamp::as_millis);
-        let next = self.inner.earliest.fetch_min(next, Ordering::SeqCst).min(next);
+        let mut next = self.inner.earliest.fetch_min(next, Ordering::SeqCst).min(next);
+        if self.outlives_holders() {
+            // Others may make tasks that nobody here has heard of.
+            next = next.min(self.inner.clock.now().plus(LOOK).as_millis());
+        }
         let instant = self.inner.clock.instant(Timestamp::from_millis(next));
         tokio::select! {
             () = tokio::time::sleep_until(instant) => {}

@@ -8,6 +8,7 @@ use crate::config::{
     tree::Place,
     values,
 };
+use crate::hub::address::Address;
 
 /// A prefix is before every key, so that a longer one costs memory for nothing.
 const LONGEST_PREFIX: usize = 64;
@@ -53,7 +54,7 @@ impl Builder<'_> {
                 };
                 let url_at = at.key("url");
                 let url = self.secret(url, &url_at)?;
-                self.check(values::redis_url(url.reveal()), &url_at)?;
+                self.check(Address::parse(url.reveal()), &url_at)?;
                 let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
                 if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(is_plain) {
                     let message = format!(

@@ -13,7 +13,8 @@ use crate::task::state::{Answer, Progress};
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
 
-const LIMITS: Limits = Limits { running_tasks: 100_000, queued_tasks: 10, kept_tasks: 100_000, kept_bytes: 1 << 30 };
+const LIMITS: Limits =
+    Limits { running_tasks: 100_000, queued_tasks: 10, kept_tasks: 100_000, kept_bytes: 1 << 30, creates: None };
 
 type Told = Arc<Mutex<Vec<(Option<Status>, Option<Status>, &'static str)>>>;
 

@@ -41,6 +41,16 @@ impl Binary {
         Self::start_with(&["--log-level", "info"], file.path(), address, admin).await
     }
 
+    /// Starts it with a configuration that it can't serve; its exit code and what it said.
+    pub(crate) async fn fails(sections: &str) -> (Option<i32>, String) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let yaml = format!("listen: {{address: \"{}\"}}\nadmin: {{address: \"{}\"}}\n{sections}", free(), free());
+        std::fs::write(file.path(), yaml).unwrap();
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_taskgate"));
+        let ended = serve.args(["serve", "--config"]).arg(file.path()).kill_on_drop(true).output().await.unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    }
+
     /// Starts it with these arguments before `serve`, and a whole file but for the two addresses, and waits until it serves.
     pub(crate) async fn start_on(arguments: &[&str], file: &Path) -> Self {
         Self::start_with(arguments, file, free(), free()).await

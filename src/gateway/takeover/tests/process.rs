@@ -51,7 +51,7 @@ impl World {
             upstream: Server::start_on_loopback(options).await.unwrap(),
             store: Arc::new(Noting::over(MemoryStore::shared(clock))),
             policy,
-            limits: Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20 },
+            limits: Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20, creates: None },
             clock,
         }
     }

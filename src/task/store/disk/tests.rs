@@ -1,0 +1,62 @@
+//! The contract, and what only a file can do: be there afterwards, be somebody else's, be full.
+
+mod media;
+mod opening;
+mod power;
+mod size;
+mod trouble;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::task::state::{Ending, Event, State};
+use crate::task::store::contract::each_contract_test;
+use media::FakeDisk;
+
+const AMPLE: Limits =
+    Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 40, creates: None };
+
+/// On a disk that never waits: what a commit costs there is not what the contract is about.
+fn fresh() -> Arc<dyn Store> {
+    let file = File::on("folder".into(), Box::new(FakeDisk::default())).unwrap();
+    Arc::new(DiskStore::over(file, Path::new("folder"), Clock::system()).unwrap())
+}
+
+each_contract_test!(fresh());
+
+fn owner() -> Owner {
+    Owner {
+        tenant: "acme".into(),
+        issuer: "".into(),
+        subject: "alice".into(),
+        client: "".into(),
+        principal: [0; 16],
+        route: "reports".into(),
+    }
+}
+
+fn new_task() -> Task {
+    let (now, hour) = (Clock::system().now(), std::time::Duration::from_secs(3600));
+    Task {
+        id: TaskId::random(),
+        owner: Arc::new(owner()),
+        tool: "report".into(),
+        session: 7,
+        progress_token: None,
+        created_at: now,
+        updated_at: now,
+        ttl: hour,
+        poll_interval: std::time::Duration::from_secs(1),
+        deadline: now.plus(hour),
+        state: State::Queued,
+        status_message: None,
+        holder: Holder::from_text("first"),
+        epoch: 0,
+        version: 0,
+    }
+}
+
+fn ended(task: &Task) -> Task {
+    let state = task.state.clone().apply(Event::End(Ending::Returned { is_error: false }), task.created_at).unwrap();
+    Task { state, ..task.clone() }
+}

@@ -1,0 +1,94 @@
+//! A disk that has no room, and one that fails: new tasks are refused, the others go on, and it heals.
+
+use super::*;
+use crate::task::store::disk::writer::RESERVE;
+
+fn on(disk: &FakeDisk) -> DiskStore {
+    let file = File::on("folder".into(), Box::new(disk.clone())).unwrap();
+    DiskStore::over(file, Path::new("folder"), Clock::system()).unwrap()
+}
+
+async fn create(store: &DiskStore) -> Result<Arc<Task>, StoreError> {
+    store.create(new_task(), None, &AMPLE).await
+}
+
+/// Waits until new tasks are taken again, or until they are not.
+async fn until_creates(store: &DiskStore, are_taken: bool) {
+    let turned = async {
+        while create(store).await.is_ok() != are_taken {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), turned).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_room_new_tasks_are_refused_and_the_others_end() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    let running = create(&store).await.unwrap();
+    disk.limit(Some(disk.taken() + RESERVE - 1));
+    until_creates(&store, false).await;
+    let outcome = Some(Outcome::Result("1".repeat(100_000).into()));
+    store.replace(ended(&running), outcome.clone()).await.unwrap();
+    assert_eq!(store.outcome(&running.owner, running.id).await.unwrap(), outcome);
+    disk.limit(None);
+    until_creates(&store, true).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_to_the_brim_is_read_and_heals() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    let ended_before = create(&store).await.unwrap();
+    let outcome = Some(Outcome::Result("1".repeat(300_000).into()));
+    store.replace(ended(&ended_before), outcome.clone()).await.unwrap();
+    let running = create(&store).await.unwrap();
+    disk.limit(Some(disk.taken()));
+    let big = Some(Outcome::Result("2".repeat(3_000_000).into()));
+    assert!(matches!(store.replace(ended(&running), big.clone()).await, Err(StoreError::Unavailable(_))));
+    for _ in 0..3 {
+        assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
+        let owner = &running.owner;
+        assert_eq!(store.read(owner, running.id).await.unwrap().unwrap().version, 1);
+        assert_eq!(store.outcome(owner, ended_before.id).await.unwrap(), outcome);
+        assert_eq!(store.usage("acme").await.unwrap().kept, 2);
+    }
+    disk.limit(None);
+    store.replace(ended(&running), big.clone()).await.unwrap();
+    assert_eq!(store.outcome(&running.owner, running.id).await.unwrap(), big);
+    until_creates(&store, true).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_was_away_is_used_again() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    let made = create(&store).await.unwrap();
+    disk.cut_after(0);
+    assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
+    // While nothing works, nothing is made up.
+    assert!(matches!(store.read(&made.owner, made.id).await, Err(StoreError::Unavailable(_))));
+    disk.mend();
+    assert_eq!(store.read(&made.owner, made.id).await.unwrap().unwrap().version, 1);
+    until_creates(&store, true).await;
+}
+
+#[tokio::test]
+async fn many_share_one_wait_for_the_disk() {
+    let disk = FakeDisk::default();
+    let store = Arc::new(on(&disk));
+    create(&store).await.unwrap();
+    let before = disk.syncs();
+    create(&store).await.unwrap();
+    let alone = disk.syncs() - before;
+    let before = disk.syncs();
+    let made = futures_util::future::join_all((0..200).map(|_| create(&store))).await;
+    assert!(made.iter().all(Result::is_ok));
+    let shared = disk.syncs() - before;
+    assert!(shared < 100 * alone, "{shared} waits for 200 tasks, {alone} for one");
+    // Notes wait for company.
+    let (task, before) = (made[0].as_ref().unwrap(), disk.syncs());
+    store.note_read(&task.owner, task.id).await.unwrap();
+    assert_eq!(disk.syncs(), before);
+}

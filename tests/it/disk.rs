@@ -1,0 +1,116 @@
+//! A store on a disk: what a client was told is true after the process was killed.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use bytes::Bytes;
+use http::StatusCode;
+use rustix::process::Signal;
+use taskgate::auth::sha256;
+use taskgate::demo::server::{Options, Server};
+
+use crate::support::{Binary, Client, Modern, json, text_of, within};
+
+/// A gateway with its store in that folder, and a caller.
+fn sections(folder: &Path, upstream: &Server) -> String {
+    let digest: String = sha256(b"key-of-alice").iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "store: {{kind: disk, path: \"{}\"}}\ntenants: {{default: {{kept_tasks: 4}}}}\n\
+         auth: {{api_keys: [{{sha256: \"{digest}\", tenant: acme, subject: alice}}]}}\n\
+         routes: [{{name: main, path: /mcp, upstream: {{url: \"{}\"}}}}]\n",
+        folder.display(),
+        upstream.url()
+    )
+}
+
+async fn killed(mut gateway: Binary) {
+    gateway.signal(Signal::KILL);
+    assert!(!gateway.exit().await.success());
+}
+
+/// The same session at another process.
+fn moved(client: &Client, gateway: &Binary) -> Client {
+    let mut moved = gateway.client().caller("alice").silent();
+    moved.session.clone_from(&client.session);
+    moved.version.clone_from(&client.version);
+    moved
+}
+
+/// The whole answer, under an id that is always the same.
+async fn legacy_bytes(client: &Client, id: &str) -> Bytes {
+    let request = json!({"jsonrpc": "2.0", "id": 7, "method": "tasks/result", "params": {"taskId": id}});
+    client.post(request.to_string()).await.bytes().await
+}
+
+async fn modern_bytes(gateway: &Binary, id: &str) -> Bytes {
+    let client = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+    client.open("tasks/get", json!({"taskId": id})).await.bytes().await
+}
+
+#[tokio::test]
+async fn what_was_told_is_true_after_a_kill() {
+    let (folder, upstream) =
+        (tempfile::tempdir().unwrap(), Server::start_on_loopback(Options::default()).await.unwrap());
+    let folder = folder.path().join("store");
+    let gateway = Binary::start(&sections(&folder, &upstream)).await;
+    let client = gateway.client().caller("alice").open().await;
+    // Given a small result, a big one, one that is an error and a cancelled task,
+    let small = client.start("echo", json!({"text": "sm\u{f6}ll"})).await;
+    let big = client.start("echo", json!({"text": "b\u{ed}g ".repeat(60_000)})).await;
+    client.until(&small, "completed").await;
+    client.until(&big, "completed").await;
+    let bad = client.start("fail", json!({})).await;
+    client.until(&bad, "failed").await;
+    let cancelled = client.start("hold", json!({})).await;
+    client.cancel(&cancelled).await;
+    let ids = [&small, &big, &bad, &cancelled];
+    let mut before = Vec::new();
+    for id in ids {
+        before.push((legacy_bytes(&client, id).await, modern_bytes(&gateway, id).await));
+    }
+    let listed = client.result("tasks/list", json!({})).await;
+    assert_eq!(listed["tasks"].as_array().unwrap().len(), 4);
+    // when the process is killed,
+    killed(gateway).await;
+    let gateway = Binary::start(&sections(&folder, &upstream)).await;
+    // then the session is still one, and every answer is the same, byte for byte, in both dialects.
+    let client = moved(&client, &gateway);
+    // The server's name, which goes into modern answers, is known once somebody has asked for it.
+    assert_eq!(gateway.client().caller("alice").open().await.delete().await, StatusCode::NO_CONTENT);
+    for (id, (legacy, modern)) in ids.into_iter().zip(before) {
+        assert!(legacy_bytes(&client, id).await == legacy, "{id} has changed");
+        assert!(modern_bytes(&gateway, id).await == modern, "{id} has changed");
+    }
+    assert_eq!(client.result("tasks/list", json!({})).await, listed);
+    // What is kept counts on.
+    let call = json!({"name": "echo", "arguments": {"text": "x"}, "task": {}});
+    let refused = client.error("tools/call", call).await;
+    assert_eq!(refused["data"]["reason"], "kept_tasks", "{refused}");
+    assert_eq!(text_of(&client.call("echo", json!({"text": "plain"})).await), "plain");
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    within(upstream.until(|stats| stats.deleted == 2)).await;
+    // A stop in good order leaves the same, and the file to the next.
+    let mut gateway = gateway;
+    gateway.signal(Signal::TERM);
+    assert!(gateway.exit().await.success());
+    let gateway = Binary::start(&sections(&folder, &upstream)).await;
+    let client = gateway.client().caller("alice").open().await;
+    assert_eq!(client.result("tasks/list", json!({})).await, listed);
+    // The key is this user's alone.
+    let mode = std::fs::metadata(folder.join("secrets.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_opened_ends_the_start() {
+    let upstream = Server::start_on_loopback(Options::default()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let running = Binary::start(&sections(folder.path(), &upstream)).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (path, code, words) in [(folder.path(), 1, "belongs to another process"), (file.path(), 78, "can't be used")] {
+        let (exit, said) = within(Binary::fails(&sections(path, &upstream))).await;
+        assert_eq!(exit, Some(code), "{said}");
+        assert!(said.contains(words) && said.contains(&path.display().to_string()), "{said}");
+    }
+    assert_eq!(running.client().caller("alice").open().await.delete().await, StatusCode::NO_CONTENT);
+}
