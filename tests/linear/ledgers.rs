@@ -82,11 +82,11 @@ impl Caller {
         let act = async {
             let event = match operation.clone() {
                 Operation::Cancel => {
-                    return answered(self.ledger.end(&owner(), id, Finish::cancelled(None)).await);
+                    return answered(&self.ledger.end(&owner(), id, Finish::cancelled(None)).await);
                 }
                 Operation::End(End::Returned(text)) => {
                     let finish = Finish::returned(false, text.into(), None);
-                    return answered(self.ledger.end(&owner(), id, finish).await);
+                    return answered(&self.ledger.end(&owner(), id, finish).await);
                 }
                 Operation::Answer(number) => Event::Answer { number, answer: Said::Result("{}".into()) },
                 Operation::Ask(number) => {
@@ -95,13 +95,13 @@ impl Caller {
                 }
                 other => unreachable!("{other:?} is no change"),
             };
-            answered(self.ledger.apply(&owner(), id, event).await)
+            answered(&self.ledger.apply(&owner(), id, event).await)
         };
         self.history.record(&id, operation.clone(), act).await;
     }
 }
 
-fn answered<T>(done: Result<T, ApplyError>) -> Option<Answer> {
+fn answered<T>(done: &Result<T, ApplyError>) -> Option<Answer> {
     match done {
         Ok(_) => Some(Answer::Done),
         Err(ApplyError::Refused { .. }) => Some(Answer::Refused),
@@ -131,7 +131,7 @@ async fn follow(caller: Caller, id: TaskId, number: usize, pace: usize) {
             _ => caller.get(id, &mut last).await,
         }
     }
-    if pace % 3 == 0 {
+    if pace.is_multiple_of(3) {
         caller.change(id, Operation::Cancel).await;
     }
     caller.get(id, &mut None).await;
