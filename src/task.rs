@@ -36,6 +36,11 @@ impl TaskId {
         Self(Uuid::new_v4())
     }
 
+    /// Its 16 bytes, for keys.
+    pub(crate) const fn bytes(self) -> [u8; 16] {
+        *self.0.as_bytes()
+    }
+
     /// Reads an id in the one spelling in which it was given out; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub(crate) mod contract;
+mod counting;
+pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub mod memory;

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use dashmap::DashMap;
 use tokio::sync::watch;
 
+use super::counting::outcome_bytes;
 use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
@@ -243,7 +244,7 @@ impl Inner {
 
     fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
         self.with_book(&task.owner.tenant.clone(), |book| {
-            let bytes = book::outcome_bytes(outcome.as_ref());
+            let bytes = outcome_bytes(outcome.as_ref());
             let (before, after) = self.exchange(task, outcome)?;
             book.leave(&before, None);
             book.enter(&after);

@@ -1,9 +1,12 @@
 //! A wait for changes of one task: level-triggered, so that a change before the wait is never lost.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 
 use tokio::sync::watch;
+
+use crate::task::{Task, TaskId};
 
 /// Tells of changes of one task, until it has ended or is gone. Dropping it unregisters it.
 pub struct Watch {
@@ -35,5 +38,43 @@ impl Watch {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("version", &self.version()).finish_non_exhaustive()
+    }
+}
+
+/// The channels of the tasks that somebody in this process watches.
+#[derive(Debug, Default)]
+pub(super) struct Watched(HashMap<TaskId, watch::Sender<u64>>);
+
+impl Watched {
+    /// Hears of what is announced from now on.
+    pub(super) fn watch(&mut self, task: &Task) -> watch::Receiver<u64> {
+        self.0.entry(task.id).or_insert_with(|| watch::Sender::new(task.version)).subscribe()
+    }
+
+    /// Wakes who watches the task, for the last time when it has ended.
+    pub(super) fn announce(&mut self, task: &Task) {
+        if let Some(versions) = self.0.get(&task.id) {
+            versions.send_replace(task.version);
+        }
+        if task.state.is_ended() {
+            self.close(task.id);
+        }
+    }
+
+    /// Nothing will be announced any more.
+    pub(super) fn close(&mut self, id: TaskId) {
+        self.0.remove(&id);
+    }
+
+    /// Drops the task's channel when nobody listens any more.
+    pub(super) fn unwatch(&mut self, id: TaskId) {
+        if self.0.get(&id).is_some_and(|versions| versions.receiver_count() == 0) {
+            self.close(id);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }

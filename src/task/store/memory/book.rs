@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::super::{Limits, Position, Quota, QuotaReason, Usage};
+use super::super::counting::{admit, outcome_bytes, question_bytes};
+use super::super::watching::Watched;
+use super::super::{Limits, Position, Quota, Usage};
 use crate::clock::Timestamp;
-use crate::task::state::{Answer, Asked, Progress, State};
+use crate::task::state::State;
 use crate::task::{Outcome, Owner, Task, TaskId};
 
 /// Guarded by its tenant's lock. Says nothing of the records themselves; the map has them.
@@ -25,7 +27,7 @@ pub(super) struct Book {
     owners: HashMap<Arc<Owner>, BTreeSet<Position>>,
     /// When each record goes, the earliest first.
     expiries: BTreeSet<(Timestamp, TaskId)>,
-    watched: HashMap<TaskId, watch::Sender<u64>>,
+    watched: Watched,
 }
 
 /// First come, first served; whoever leaves early leaves no gap to step over.
@@ -47,7 +49,7 @@ impl Default for Book {
             queue: Queue::default(),
             owners: HashMap::new(),
             expiries: BTreeSet::new(),
-            watched: HashMap::new(),
+            watched: Watched::default(),
         }
     }
 }
@@ -63,26 +65,8 @@ impl Book {
 
     /// Where a new task may begin.
     pub(super) fn admit(&self, now: Timestamp) -> Result<State, Quota> {
-        let limits = self.limits;
-        let until_expiry = self.expiries.first().map(|(at, _)| at.since(now));
-        let quota = |reason, limit: usize| Quota { reason, limit: limit as u64, until_expiry };
-        if self.kept >= limits.kept_tasks {
-            return Err(quota(QuotaReason::KeptTasks, limits.kept_tasks));
-        }
-        if self.kept_bytes >= limits.kept_bytes {
-            return Err(Quota { limit: limits.kept_bytes, ..quota(QuotaReason::KeptBytes, 0) });
-        }
-        if self.running < limits.running_tasks {
-            return Ok(State::Held(Asked::default()));
-        }
-        if self.queue.line.len() < limits.queued_tasks {
-            return Ok(State::Queued);
-        }
-        // To a tenant without a queue, the word "queue" would explain nothing.
-        Err(match limits.queued_tasks {
-            0 => quota(QuotaReason::RunningTasks, limits.running_tasks),
-            _ => quota(QuotaReason::QueuedTasks, limits.queued_tasks),
-        })
+        let until_expiry = || self.expiries.first().map(|(at, _)| at.since(now));
+        admit(&self.limits, &self.usage()).map_err(|quota| Quota { until_expiry: until_expiry(), ..quota })
     }
 
     /// Files a new task under its owner; gives the one copy of the owner that all its tasks share.
@@ -138,19 +122,14 @@ impl Book {
 
     /// Wakes who watches the task, for the last time when it has ended.
     pub(super) fn announce(&mut self, task: &Task) {
-        if let Some(versions) = self.watched.get(&task.id) {
-            versions.send_replace(task.version);
-        }
-        if task.state.is_ended() {
-            self.watched.remove(&task.id);
-        }
+        self.watched.announce(task);
     }
 
     /// Takes a task that was removed out of the indexes, and closes its watches.
     pub(super) fn forget(&mut self, task: &Task) {
         self.kept -= 1;
         self.expiries.remove(&(task.expires_at(), task.id));
-        self.watched.remove(&task.id);
+        self.watched.close(task.id);
         if let Some(positions) = self.owners.get_mut(&task.owner) {
             positions.remove(&Position::of(task));
             if positions.is_empty() {
@@ -167,14 +146,12 @@ impl Book {
     }
 
     pub(super) fn watch(&mut self, task: &Task) -> watch::Receiver<u64> {
-        self.watched.entry(task.id).or_insert_with(|| watch::Sender::new(task.version)).subscribe()
+        self.watched.watch(task)
     }
 
     /// Drops the task's channel when nobody listens any more.
     pub(super) fn unwatch(&mut self, id: TaskId) {
-        if self.watched.get(&id).is_some_and(|versions| versions.receiver_count() == 0) {
-            self.watched.remove(&id);
-        }
+        self.watched.unwatch(id);
     }
 
     #[cfg(test)]
@@ -201,20 +178,4 @@ impl Queue {
             self.line.remove(&ticket);
         }
     }
-}
-
-pub(super) fn outcome_bytes(outcome: Option<&Outcome>) -> u64 {
-    outcome.map_or(0, |outcome| outcome.bytes() as u64)
-}
-
-/// What open questions and their answers take: as large as a peer makes them, so they count like results.
-fn question_bytes(state: &State) -> u64 {
-    let bytes = |question: &crate::task::Question| {
-        let answer = match &question.progress {
-            Progress::Waiting | Progress::Claimed(_) => 0,
-            Progress::Answered(Answer::Result(text) | Answer::Error(text)) => text.len(),
-        };
-        question.method.len() + question.params.as_deref().map_or(0, str::len) + answer
-    };
-    state.questions().iter().map(bytes).sum::<usize>() as u64
 }

@@ -1,0 +1,204 @@
+//! The store of a single process that outlives it: one file with an embedded ACID database.
+//!
+//! Changes go to one thread that writes ([`writer`]); an answer means that the change is on the disk. Reads go to the file
+//! as it was committed last, from wherever they are wanted. Watches are in memory: one process owns the file.
+
+mod changes;
+mod file;
+mod format;
+mod halt;
+mod reads;
+mod tables;
+mod writer;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use async_trait::async_trait;
+use redb::ReadTransaction;
+use tokio::sync::watch;
+
+use super::watching::Watched;
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use crate::clock::{Clock, Timestamp};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
+use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver};
+use file::File;
+use halt::Halt;
+use reads::Found;
+use writer::Writer;
+
+pub use file::OpenError;
+
+/// Keeps tasks in a folder.
+#[derive(Debug)]
+pub struct DiskStore {
+    writer: Writer,
+    shared: Arc<Shared>,
+}
+
+/// What readers and the writer share.
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    file: File,
+    watched: Mutex<Watched>,
+    /// All that is kept, for metrics.
+    bytes: AtomicU64,
+}
+
+impl Shared {
+    fn note_bytes(&self, more: i64) {
+        self.bytes.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+    }
+}
+
+impl DiskStore {
+    /// Opens the store in a folder, which is made where there is none.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing was removed.
+    pub fn open(folder: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::over(File::open(folder)?, folder, clock)
+    }
+
+    fn over(file: File, folder: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let bytes = file.read(reads::bytes).map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
+        let shared = Arc::new(Shared { clock, file, watched: Mutex::default(), bytes: AtomicU64::new(bytes) });
+        let writer = Writer::start(Arc::clone(&shared)).map_err(|error| OpenError::Folder(folder.to_owned(), error))?;
+        Ok(Self { writer, shared })
+    }
+
+    /// Reads. Where the disk has failed, the file is opened again first: reads are not to end with a write that failed.
+    async fn read_with<T>(
+        &self,
+        read: impl Fn(&ReadTransaction, Timestamp) -> Result<T, Halt>,
+    ) -> Result<T, StoreError> {
+        let try_to = || self.shared.file.read(|transaction| read(transaction, self.shared.clock.now()));
+        match try_to() {
+            Ok(read) => return Ok(read),
+            Err(Halt::Refused(error)) => return Err(error),
+            Err(Halt::Broken(error)) => tracing::warn!(error = &*error as &dyn std::error::Error, "the store can't be read"),
+        }
+        self.writer.heal().await?;
+        try_to().map_err(Halt::into_error)
+    }
+
+    async fn task(&self, owner: &Owner, id: TaskId) -> Result<Option<Task>, StoreError> {
+        let read = |transaction: &ReadTransaction, now| reads::task(transaction, now, owner, id);
+        Ok(self.read_with(read).await?.map(|(_, task)| task))
+    }
+}
+
+#[async_trait]
+impl Store for DiskStore {
+    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+        self.writer.change(Create { task, draft, limits: *limits }).await
+    }
+
+    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        Ok(self.task(owner, id).await?.map(Arc::new))
+    }
+
+    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
+        match self.read_with(|transaction, now| reads::outcome(transaction, now, owner, id)).await? {
+            Found::Nothing => return Ok(None),
+            Found::Small(outcome) => return Ok(Some(outcome)),
+            Found::Big => {}
+        }
+        // In one transaction from the owner to the last piece: the row may be another task's by now.
+        let (shared, owner) = (Arc::clone(&self.shared), owner.clone());
+        let read = move || {
+            shared.file.read(|transaction| reads::big_outcome(transaction, shared.clock.now(), &owner, id))
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.map_err(|error| StoreError::Unavailable(error.into()))?.map_err(Halt::into_error)
+    }
+
+    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
+        self.writer.change(NoteRead { owner: owner.clone(), id }).await
+    }
+
+    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
+        self.writer.change(Replace { task, outcome }).await
+    }
+
+    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
+        self.read_with(|transaction, now| reads::list(transaction, now, owner, (after, limit))).await
+    }
+
+    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
+        self.writer.change(Purge { now, at_most }).await
+    }
+
+    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        let Some(seen) = self.task(owner, id).await? else { return Ok(None) };
+        if seen.state.is_ended() {
+            return Ok(Some(ended(&seen)));
+        }
+        // Before the channel, so that it goes after it.
+        let registration = Registration { shared: Arc::downgrade(&self.shared), id };
+        let mut versions = lock(&self.shared.watched).watch(&seen);
+        // It may have changed before anybody would have told.
+        let Some(task) = self.task(owner, id).await? else { return Ok(None) };
+        if task.state.is_ended() {
+            return Ok(Some(ended(&task)));
+        }
+        if task.version != seen.version {
+            versions.mark_changed();
+        }
+        Ok(Some(Watch::new(versions, Some(Box::new(registration)))))
+    }
+
+    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
+        self.read_with(|transaction, _| reads::usage(transaction, tenant)).await
+    }
+
+    fn outlives_holders(&self) -> bool {
+        true
+    }
+
+    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+        self.writer.change(NoteTrail { owner: owner.clone(), id, epoch, trail }).await
+    }
+
+    async fn holders(&self) -> Result<Vec<Holder>, StoreError> {
+        self.read_with(|transaction, _| reads::holders(transaction)).await
+    }
+
+    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.writer.change(TakeOver { from: from.clone(), by: by.clone(), at_most }).await
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The watch of a task that nothing changes any more.
+fn ended(task: &Task) -> Watch {
+    Watch::new(watch::channel(task.version).1, None)
+}
+
+/// Ends a task's channel with its last watch.
+struct Registration {
+    shared: Weak<Shared>,
+    id: TaskId,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            lock(&shared.watched).unwatch(self.id);
+        }
+    }
+}
+
+/// A panic while the lock was held would be one in this module; what the lock guards is still the best there is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! The changes: what each does inside a transaction. Each looks before it writes, so that one which may not be done leaves
+//! nothing behind.
+
+use std::sync::Arc;
+
+use redb::ReadableTable;
+
+use super::super::counting::{admit, outcome_bytes};
+use super::super::{Limits, Orphan, Purged, Quota, StoreError};
+use super::halt::Halt;
+use super::tables::{Row, Tables, Told, head, may_run, record, tenant_key};
+use crate::clock::Timestamp;
+use crate::task::state::State;
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
+
+/// One change, done as a whole or not at all. It may be applied twice where the first transaction came to nothing.
+pub(super) trait Change: Send + 'static {
+    /// What it answers.
+    type Done: Send + 'static;
+
+    /// Whether it must be in the file before it is answered.
+    const IS_DURABLE: bool = true;
+
+    /// Whether it is refused while the disk has little room.
+    const IS_NEW: bool = false;
+
+    /// Whether it is there only to see whether the file can be used.
+    const IS_REPAIR: bool = false;
+
+    /// How much it writes beside records.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Does it.
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Self::Done, Halt>;
+}
+
+/// See [`super::super::Store::create`].
+pub(super) struct Create {
+    pub(super) task: Task,
+    pub(super) draft: Option<Arc<str>>,
+    pub(super) limits: Limits,
+}
+
+impl Change for Create {
+    type Done = Arc<Task>;
+    const IS_NEW: bool = true;
+
+    fn bytes(&self) -> usize {
+        self.draft.as_ref().map_or(0, |draft| draft.len())
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Arc<Task>, Halt> {
+        if tables.is_taken(&self.task.owner, self.task.id)? {
+            return Err(StoreError::Conflict.into());
+        }
+        let tenant = tenant_key(&self.task.owner.tenant);
+        let before = tables.counters(&tenant)?;
+        let mut counters = before;
+        counters.may_run = may_run(&self.limits);
+        // A limit that was raised serves those who wait before it serves the newcomer.
+        tables.promote(&tenant, &mut counters)?;
+        let state = match admit(&self.limits, &counters.usage) {
+            Ok(state) => state,
+            Err(quota) => {
+                tables.count(&tenant, before, counters)?;
+                let until_expiry = tables.first_expiry(&tenant)?.map(|at| at.since(tables.now));
+                return Err(Quota { until_expiry, ..quota }.into());
+            }
+        };
+        let task = Task { state, epoch: 1, version: 1, ..self.task.clone() };
+        let row = tables.add(&task)?;
+        if let Some(draft) = &self.draft {
+            tables.drafts.insert(row, &**draft)?;
+        }
+        counters.usage.kept += 1;
+        counters.enter(&task);
+        tables.count(&tenant, before, counters)?;
+        Ok(Arc::new(task))
+    }
+}
+
+/// See [`super::super::Store::replace`].
+pub(super) struct Replace {
+    pub(super) task: Task,
+    pub(super) outcome: Option<Outcome>,
+}
+
+impl Change for Replace {
+    type Done = Arc<Task>;
+
+    fn bytes(&self) -> usize {
+        self.outcome.as_ref().map_or(0, Outcome::bytes)
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Arc<Task>, Halt> {
+        let (row, before) = tables.find(&self.task.owner, self.task.id)?.ok_or(StoreError::NotFound)?;
+        if before.version != self.task.version || before.state.is_ended() {
+            return Err(StoreError::Conflict.into());
+        }
+        let tenant = tenant_key(&before.owner.tenant);
+        let after = Task {
+            owner: before.owner.clone(),
+            created_at: before.created_at,
+            ttl: before.ttl,
+            holder: before.holder.clone(),
+            epoch: before.epoch,
+            version: before.version + 1,
+            ..self.task.clone()
+        };
+        let counted = tables.counters(&tenant)?;
+        let mut counters = counted;
+        counters.leave(&before);
+        counters.enter(&after);
+        counters.usage.kept_bytes += outcome_bytes(self.outcome.as_ref());
+        tables.write(row, &after)?;
+        match (before.state == State::Queued, after.state == State::Queued) {
+            (true, false) => drop(tables.queues.remove((&tenant, row))?),
+            (false, true) => drop(tables.queues.insert((&tenant, row), ())?),
+            (true, true) | (false, false) => {}
+        }
+        if let Some(outcome) = &self.outcome {
+            tables.keep_outcome(row, outcome)?;
+        }
+        if after.state.is_ended() {
+            tables.unload(row, &after)?;
+        }
+        let after = Arc::new(after);
+        tables.told.push(Told::Changed(Arc::clone(&after)));
+        tables.promote(&tenant, &mut counters)?;
+        tables.count(&tenant, counted, counters)?;
+        Ok(after)
+    }
+}
+
+/// See [`super::super::Store::purge`].
+pub(super) struct Purge {
+    pub(super) now: Timestamp,
+    pub(super) at_most: usize,
+}
+
+impl Change for Purge {
+    type Done = Purged;
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Purged, Halt> {
+        let expired = tables.expiries.range(..=(self.now.as_millis(), Row::MAX))?.take(self.at_most);
+        let rows = expired.map(|entry| Ok(entry?.0.value().1)).collect::<Result<Vec<Row>, redb::StorageError>>()?;
+        let mut tasks = Vec::with_capacity(rows.len());
+        for row in rows {
+            let task = record(&tables.records, row)?;
+            let tenant = tenant_key(&task.owner.tenant);
+            let outcome = tables.outcomes.get(row)?.map(|outcome| head(outcome.value()).map(|(_, length, _)| length));
+            let length = outcome.transpose()?.unwrap_or(0);
+            let before = tables.counters(&tenant)?;
+            let mut counters = before;
+            counters.leave(&task);
+            counters.usage.kept = counters.usage.kept.saturating_sub(1);
+            counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(length);
+            tables.remove(row, &task)?;
+            tables.told.push(Told::Gone(task.id));
+            tables.promote(&tenant, &mut counters)?;
+            tables.count(&tenant, before, counters)?;
+            tasks.push(Arc::new(task));
+        }
+        let next = tables.expiries.first()?.map(|(key, _)| Timestamp::from_millis(key.value().0));
+        Ok(Purged { tasks, next })
+    }
+}
+
+/// See [`super::super::Store::note_read`].
+pub(super) struct NoteRead {
+    pub(super) owner: Owner,
+    pub(super) id: TaskId,
+}
+
+impl Change for NoteRead {
+    type Done = bool;
+    const IS_DURABLE: bool = false;
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<bool, Halt> {
+        let Some((row, _)) = tables.find(&self.owner, self.id)? else { return Ok(false) };
+        Ok(tables.handed_out.insert(row, ())?.is_none())
+    }
+}
+
+/// See [`super::super::Store::note_trail`].
+pub(super) struct NoteTrail {
+    pub(super) owner: Owner,
+    pub(super) id: TaskId,
+    pub(super) epoch: u64,
+    pub(super) trail: Arc<str>,
+}
+
+impl Change for NoteTrail {
+    type Done = ();
+    const IS_DURABLE: bool = false;
+
+    fn bytes(&self) -> usize {
+        self.trail.len()
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<(), Halt> {
+        let (row, task) = tables.find(&self.owner, self.id)?.ok_or(StoreError::NotFound)?;
+        if task.epoch != self.epoch || task.state.is_ended() {
+            return Err(StoreError::Conflict.into());
+        }
+        tables.trails.insert(row, &*self.trail)?;
+        Ok(())
+    }
+}
+
+/// See [`super::super::Store::take_over`].
+pub(super) struct TakeOver {
+    pub(super) from: Holder,
+    pub(super) by: Holder,
+    pub(super) at_most: usize,
+}
+
+impl Change for TakeOver {
+    type Done = Vec<Orphan>;
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Vec<Orphan>, Halt> {
+        let from = self.from.as_str();
+        let theirs = tables.held.range((from, 0)..=(from, Row::MAX))?.take(self.at_most);
+        let rows = theirs.map(|entry| Ok(entry?.0.value().1)).collect::<Result<Vec<Row>, redb::StorageError>>()?;
+        let mut orphans = Vec::with_capacity(rows.len());
+        for row in rows {
+            let before = record(&tables.records, row)?;
+            let (epoch, version) = (before.epoch + 1, before.version + 1);
+            let task = Arc::new(Task { holder: self.by.clone(), epoch, version, ..before });
+            tables.write(row, &task)?;
+            tables.held.remove((from, row))?;
+            tables.held.insert((self.by.as_str(), row), ())?;
+            let draft = tables.drafts.get(row)?.map(|draft| draft.value().into());
+            let trail = tables.trails.get(row)?.map(|trail| trail.value().into());
+            tables.told.push(Told::Changed(Arc::clone(&task)));
+            orphans.push(Orphan { task, draft, trail });
+        }
+        Ok(orphans)
+    }
+}

@@ -1,0 +1,191 @@
+//! The file: how it is made, opened, and opened again after the disk failed.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use redb::backends::FileBackend;
+use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageError, WriteTransaction};
+
+use super::format;
+use super::halt::Halt;
+
+/// The file's name in the store's folder.
+pub(super) const NAME: &str = "tasks.redb";
+/// How much of the file is kept in memory. What a million tasks need beside their records fits in.
+const CACHE: usize = 96 << 20;
+
+/// Why the store can't be opened. Nothing was removed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder can't be made, or not be used.
+    #[error("the store's folder {} can't be used: make it, or give this user the right to write in it", .0.display())]
+    Folder(PathBuf, #[source] io::Error),
+    /// Another process has it.
+    #[error("the store in {} belongs to another process that runs: stop that, or give this one a folder of its own", .0.display())]
+    Locked(PathBuf),
+    /// A later version wrote it.
+    #[error(
+        "the store in {} has format {found}, and this version knows no later one than {known}: start the version that wrote it",
+        folder.display()
+    )]
+    Newer {
+        /// Where it is.
+        folder: PathBuf,
+        /// The file's version.
+        found: u64,
+        /// The latest that is known.
+        known: u64,
+    },
+    /// It is not what was written.
+    #[error("{} is damaged, or no store: move it away, or put a copy of it in its place", .0.display())]
+    Damaged(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The disk failed.
+    #[error("{} can't be read or written", .0.display())]
+    Disk(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Opens the file, or what stands for it.
+pub(super) trait Medium: fmt::Debug + Send + Sync {
+    /// Opens it with these settings; makes it where there is none.
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
+
+    /// How many bytes are free, where that is known.
+    fn room(&self) -> Option<u64>;
+
+    /// How many bytes it takes, where that is known.
+    fn size(&self) -> Option<u64>;
+}
+
+/// A file in a folder.
+#[derive(Debug)]
+struct Disk {
+    path: PathBuf,
+}
+
+impl Medium for Disk {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+        let file = options.open(&self.path).map_err(StorageError::from)?;
+        builder.create_with_backend(FileBackend::new(file)?)
+    }
+
+    fn room(&self) -> Option<u64> {
+        let about = rustix::fs::statvfs(&self.path).ok()?;
+        Some(about.f_bavail.saturating_mul(about.f_frsize))
+    }
+
+    fn size(&self) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt as _;
+        // What it takes, not how long it is: it has holes.
+        fs::metadata(&self.path).ok().map(|about| about.blocks() * 512)
+    }
+}
+
+/// The open file. Readers hold it while they read; who opens it again waits for them.
+pub(super) struct File {
+    folder: PathBuf,
+    medium: Box<dyn Medium>,
+    database: RwLock<Option<Database>>,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl File {
+    /// Opens the store in a folder, which is made where there is none, for this user alone.
+    pub(super) fn open(folder: &Path) -> Result<Self, OpenError> {
+        let in_folder = |error| OpenError::Folder(folder.to_owned(), error);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(in_folder)?;
+        let path = folder.join(NAME);
+        // Later errors of the library don't tell a folder without rights from a disk that fails.
+        let is_new = !path.exists();
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+        options.open(&path).map_err(in_folder)?;
+        if is_new {
+            // Or a power cut could leave the file nameless.
+            fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)?;
+        }
+        Self::on(folder.to_owned(), Box::new(Disk { path }))
+    }
+
+    /// The same on any medium.
+    pub(super) fn on(folder: PathBuf, medium: Box<dyn Medium>) -> Result<Self, OpenError> {
+        let path = folder.join(NAME);
+        let mut database = open(&*medium).map_err(|error| opened(error, &folder))?;
+        format::bring_up_to_date(&database, &folder)?;
+        format::compact(&mut database, medium.size()).map_err(|error| OpenError::Disk(path, error.into()))?;
+        Ok(Self { folder, medium, database: RwLock::new(Some(database)) })
+    }
+
+    /// Reads, with the file held open.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, Halt>) -> Result<T, Halt> {
+        let database = self.database();
+        let database = database.as_ref().ok_or_else(closed)?;
+        read(&database.begin_read()?)
+    }
+
+    /// Begins a change; each is saved with what makes the next opening quick, whatever happens until then.
+    pub(super) fn begin_write(&self) -> Result<WriteTransaction, redb::Error> {
+        let database = self.database();
+        let database = database.as_ref().ok_or_else(closed)?;
+        let mut transaction = database.begin_write()?;
+        transaction.set_quick_repair(true);
+        Ok(transaction)
+    }
+
+    /// Closes the file and opens it: the library refuses everything after an error of the disk.
+    pub(super) fn reopen(&self) -> Result<(), redb::Error> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        drop(database.take());
+        *database = Some(open(&*self.medium)?);
+        Ok(())
+    }
+
+    /// Closes it.
+    pub(super) fn close(&self) {
+        drop(self.database.write().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// How many bytes are free on the disk.
+    pub(super) fn room(&self) -> Option<u64> {
+        self.medium.room()
+    }
+
+    fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn closed() -> redb::Error {
+    redb::Error::DatabaseClosed
+}
+
+fn open(medium: &dyn Medium) -> Result<Database, DatabaseError> {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE);
+    builder.set_repair_callback(|session| {
+        tracing::warn!(progress = session.progress(), "the store was not closed well and is looked through");
+    });
+    // A file that somebody has written into can make the library panic.
+    catch_unwind(AssertUnwindSafe(|| medium.open(&builder)))
+        .unwrap_or_else(|_| Err(StorageError::Corrupted("it made no sense".to_owned()).into()))
+}
+
+fn opened(error: DatabaseError, folder: &Path) -> OpenError {
+    let path = folder.join(NAME);
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::Locked(folder.to_owned()),
+        DatabaseError::Storage(StorageError::Io(error)) if error.kind() != io::ErrorKind::InvalidData => {
+            OpenError::Disk(path, error.into())
+        }
+        error => OpenError::Damaged(path, error.into()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The format's version, the way from each earlier one to the next, and the room that a file takes in vain.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError, WriteTransaction};
+
+use super::file::{NAME, OpenError};
+use super::halt::Halt;
+use super::tables::{Counters, META, RECORDS, TENANTS, Tables, head, record, tenant_key};
+use crate::clock::Timestamp;
+
+/// Where the version is.
+const VERSION: &str = "format";
+/// Brings a file from the version of its place in the list to the next one.
+const MIGRATIONS: &[fn(&WriteTransaction) -> Result<(), Halt>] = &[count_anew];
+/// The version that is written.
+pub(super) const CURRENT: u64 = MIGRATIONS.len() as u64;
+
+/// What a kept task takes at most, beside its result: the record and its places in the indexes, in pages that are half full.
+const TASK: u64 = 4 << 10;
+/// A file that is smaller than this is left as it is.
+const SMALL: u64 = 256 << 20;
+
+/// Makes the tables of a new file, and those of an old one as they are now.
+pub(super) fn bring_up_to_date(database: &Database, folder: &Path) -> Result<(), OpenError> {
+    let path = || folder.join(NAME);
+    let disk = |error: redb::Error| OpenError::Disk(path(), error.into());
+    let found = version(database).map_err(disk)?;
+    match found {
+        Some(CURRENT) => return Ok(()),
+        Some(newer) if newer > CURRENT => {
+            return Err(OpenError::Newer { folder: folder.to_owned(), found: newer, known: CURRENT });
+        }
+        Some(_) | None => {}
+    }
+    let migrate = || -> Result<(), Halt> {
+        let mut transaction = database.begin_write()?;
+        transaction.set_quick_repair(true);
+        drop(Tables::open(&transaction, Timestamp::from_millis(0))?);
+        let done = found.unwrap_or(CURRENT);
+        for migration in MIGRATIONS.iter().skip(usize::try_from(done).unwrap_or(usize::MAX)) {
+            migration(&transaction)?;
+        }
+        transaction.open_table(META)?.insert(VERSION, CURRENT)?;
+        transaction.commit()?;
+        Ok(())
+    };
+    if let Some(from) = found {
+        tracing::info!(from, to = CURRENT, "the store's format is brought up to date");
+    }
+    migrate().map_err(|halt| match halt {
+        Halt::Broken(error) => disk(*error),
+        Halt::Refused(error) => OpenError::Damaged(path(), error.into()),
+    })
+}
+
+/// The file's version; `None` for a new file.
+fn version(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let transaction = database.begin_read()?;
+    let meta = match transaction.open_table(META) {
+        Ok(meta) => meta,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(meta.get(VERSION)?.map(|version| version.value()))
+}
+
+/// Version 0 had no counters.
+fn count_anew(transaction: &WriteTransaction) -> Result<(), Halt> {
+    let mut tables = Tables::open(transaction, Timestamp::from_millis(0))?;
+    let counted = recount(&tables)?;
+    for (tenant, counters) in counted {
+        tables.count(&tenant, Counters::default(), counters)?;
+    }
+    Ok(())
+}
+
+/// What the tenants have, by their records. How many may run is known again with the next task.
+pub(super) fn recount(tables: &Tables<'_>) -> Result<HashMap<[u8; 16], Counters>, Halt> {
+    let mut counted: HashMap<[u8; 16], Counters> = HashMap::new();
+    for entry in tables.records.iter()? {
+        let row = entry?.0.value();
+        let task = record(&tables.records, row)?;
+        let counters = counted.entry(tenant_key(&task.owner.tenant)).or_default();
+        counters.enter(&task);
+        counters.usage.kept += 1;
+        if let Some(outcome) = tables.outcomes.get(row)? {
+            counters.usage.kept_bytes += head(outcome.value())?.1;
+        }
+    }
+    Ok(counted)
+}
+
+/// Gives room back to the disk where most of the file is empty. It costs as much as what is left in it, so little.
+pub(super) fn compact(database: &mut Database, size: Option<u64>) -> Result<(), redb::Error> {
+    let Some(size) = size.filter(|size| *size > SMALL) else { return Ok(()) };
+    let used = {
+        let transaction = database.begin_read()?;
+        let tasks = transaction.open_table(RECORDS)?.len()?;
+        let mut bytes = 0;
+        for entry in transaction.open_table(TENANTS)?.iter()? {
+            bytes += Counters::from_stored(entry?.1.value()).usage.kept_bytes;
+        }
+        tasks * TASK + bytes * 2
+    };
+    if used > size / 4 {
+        return Ok(());
+    }
+    tracing::info!(bytes = size, "the store's file is mostly empty and is made smaller");
+    database.compact()?;
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! The one that writes: a thread of its own, since it waits for the disk. It takes every change that waits, does each in
+//! order inside one transaction, commits once, and only then answers: many creates share one wait for the disk.
+//!
+//! Changes that may be lost ride on the next commit, or on one of their own about a second later.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redb::WriteTransaction;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
+
+use super::super::StoreError;
+use super::changes::Change;
+use super::halt::Halt;
+use super::tables::{Tables, Told};
+use super::{Shared, lock};
+
+/// How many changes may wait; who comes then waits to be allowed to.
+const WAITING: usize = 4096;
+/// How many changes share a commit at most.
+const BATCH: usize = 512;
+/// After how many bytes of texts no more changes are taken into a commit.
+const BATCH_BYTES: usize = 16 << 20;
+/// How long what may be lost waits for a commit.
+const LAZY: Duration = Duration::from_secs(1);
+/// How many of those wait at most.
+const LAZY_CHANGES: usize = 1024;
+/// How long new tasks are refused after the disk failed, and how long a look at its room is good.
+const PAUSE: Duration = Duration::from_secs(1);
+/// New tasks are refused when there is less room than this, so that those which run can end.
+pub(super) const RESERVE: u64 = 32 << 20;
+
+/// The thread was gone.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(&'static str);
+
+fn unavailable(why: &'static str) -> StoreError {
+    StoreError::Unavailable(Refusal(why).into())
+}
+
+/// Takes changes to the thread. When this is dropped, the thread has ended and the file is closed.
+#[derive(Debug)]
+pub(super) struct Writer {
+    requests: Mutex<Option<SyncSender<Waiting>>>,
+    room: Arc<Semaphore>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Waiting {
+    request: Box<dyn Request>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+        let (requests, waiting) = sync_channel(WAITING);
+        // What is logged there goes where the starter's lines go.
+        let log = tracing::dispatcher::get_default(Clone::clone);
+        let thread = std::thread::Builder::new().name("taskgate-store".to_owned()).spawn(move || {
+            let _log = tracing::dispatcher::set_default(&log);
+            let writing = Writing { shared, waiting, open: None, lazy: 0, lazy_since: None, refused_until: None, room: None };
+            writing.run();
+        })?;
+        let room = Arc::new(Semaphore::new(WAITING));
+        Ok(Self { requests: Mutex::new(Some(requests)), room, thread: Some(thread) })
+    }
+
+    /// Does a change, and waits until it is in the file where it has to be.
+    pub(super) async fn change<C: Change>(&self, change: C) -> Result<C::Done, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Box::new(Pending { change, done: None, reply })).await?;
+        answer.await.map_err(|_| unavailable("the store's writer has stopped"))?
+    }
+
+    /// Opens the file again if that is what it needs.
+    pub(super) async fn heal(&self) -> Result<(), StoreError> {
+        self.change(Heal).await
+    }
+
+    async fn send(&self, request: Box<dyn Request>) -> Result<(), StoreError> {
+        let stopped = || unavailable("the store is closed");
+        let place = Arc::clone(&self.room).acquire_owned().await.map_err(|_| stopped())?;
+        // Never full: there is a place for each that has a permit.
+        let requests = lock(&self.requests);
+        let requests = requests.as_ref().ok_or_else(stopped)?;
+        requests.try_send(Waiting { request, _place: place }).map_err(|_| stopped())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(lock(&self.requests).take());
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the store's writer ended by a panic");
+        }
+    }
+}
+
+/// A change that somebody waits for.
+trait Request: Send {
+    fn is_durable(&self) -> bool;
+    fn is_new(&self) -> bool;
+    fn is_repair(&self) -> bool;
+    fn bytes(&self) -> usize;
+    /// Does it; says whether it was done. Fails only where the transaction is void.
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<bool, Box<redb::Error>>;
+    /// Gives the answer: its own, or why everything came to nothing.
+    fn answer(self: Box<Self>, lost: Option<&'static str>);
+}
+
+struct Pending<C: Change> {
+    change: C,
+    done: Option<Result<C::Done, StoreError>>,
+    reply: oneshot::Sender<Result<C::Done, StoreError>>,
+}
+
+impl<C: Change> Request for Pending<C> {
+    fn is_durable(&self) -> bool {
+        C::IS_DURABLE
+    }
+
+    fn is_new(&self) -> bool {
+        C::IS_NEW
+    }
+
+    fn is_repair(&self) -> bool {
+        C::IS_REPAIR
+    }
+
+    fn bytes(&self) -> usize {
+        self.change.bytes()
+    }
+
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<bool, Box<redb::Error>> {
+        let done = match self.change.apply(tables) {
+            Ok(done) => Ok(done),
+            Err(Halt::Refused(error)) => Err(error),
+            Err(Halt::Broken(error)) => return Err(error),
+        };
+        Ok(self.done.insert(done).is_ok())
+    }
+
+    fn answer(self: Box<Self>, lost: Option<&'static str>) {
+        let nothing = "the store failed";
+        let done = match lost {
+            Some(why) => Err(unavailable(why)),
+            None => self.done.unwrap_or_else(|| Err(unavailable(nothing))),
+        };
+        // Whoever asked may be gone.
+        drop(self.reply.send(done));
+    }
+}
+
+/// Changes nothing. That it could be done says that the file can be used.
+struct Heal;
+
+impl Change for Heal {
+    type Done = ();
+    const IS_DURABLE: bool = false;
+    const IS_REPAIR: bool = true;
+
+    fn apply(&self, _: &mut Tables<'_>) -> Result<(), Halt> {
+        Ok(())
+    }
+}
+
+/// The thread's own.
+struct Writing {
+    shared: Arc<Shared>,
+    waiting: Receiver<Waiting>,
+    /// With what may be lost in it.
+    open: Option<WriteTransaction>,
+    lazy: usize,
+    lazy_since: Option<Instant>,
+    refused_until: Option<Instant>,
+    /// When the disk was last looked at, and whether it has room.
+    room: Option<(Instant, bool)>,
+}
+
+impl Writing {
+    fn run(mut self) {
+        while let Some(batch) = self.next_batch() {
+            self.work(batch);
+        }
+        if let Some(open) = self.open.take()
+            && let Err(error) = open.commit()
+        {
+            tracing::warn!(%error, "the last notes were not written");
+        }
+        self.shared.file.close();
+    }
+
+    /// All that wait; none of them when notes have waited long enough. `None`: nobody is left to ask.
+    fn next_batch(&mut self) -> Option<Vec<Box<dyn Request>>> {
+        let first = match self.lazy_since {
+            None => self.waiting.recv().ok()?,
+            Some(since) => match self.waiting.recv_timeout(LAZY.saturating_sub(since.elapsed())) {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Timeout) => return Some(Vec::new()),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            },
+        };
+        let mut bytes = first.request.bytes();
+        let mut batch = vec![first.request];
+        while batch.len() < BATCH && bytes < BATCH_BYTES {
+            let Ok(next) = self.waiting.try_recv() else { break };
+            bytes += next.request.bytes();
+            batch.push(next.request);
+        }
+        Some(batch)
+    }
+
+    /// Does a batch, and answers it. When the disk fails, what must go on is tried once more, and new tasks are refused.
+    fn work(&mut self, mut batch: Vec<Box<dyn Request>>) {
+        if let Some(why) = self.reason_for_nothing_new() {
+            batch = refuse(batch, why, |request| request.is_new());
+        }
+        for attempt in 0..2 {
+            if attempt > 0 {
+                batch = refuse(batch, "the disk failed", |request| request.is_new());
+                if batch.is_empty() {
+                    return;
+                }
+            }
+            let done = catch_unwind(AssertUnwindSafe(|| self.attempt(&mut batch)));
+            let done = done.unwrap_or_else(|_| Err(Box::new(redb::Error::Corrupted("a panic while writing".to_owned()))));
+            let Err(error) = done else {
+                batch.into_iter().for_each(|request| request.answer(None));
+                return;
+            };
+            tracing::error!(error = &*error as &dyn std::error::Error, "the store could not be written");
+            (self.open, self.lazy, self.lazy_since) = (None, 0, None);
+            self.refused_until = Some(Instant::now() + PAUSE);
+            self.room = None;
+            if let Err(error) = self.shared.file.reopen() {
+                tracing::error!(error = &error as &dyn std::error::Error, "the store could not be opened again");
+                break;
+            }
+        }
+        batch.into_iter().for_each(|request| request.answer(Some("the disk failed")));
+    }
+
+    fn reason_for_nothing_new(&mut self) -> Option<&'static str> {
+        let now = Instant::now();
+        if self.refused_until.is_some_and(|until| now < until) {
+            return Some("the disk failed a moment ago");
+        }
+        let has_room = match self.room {
+            Some((at, has_room)) if now.duration_since(at) < PAUSE => has_room,
+            _ => {
+                let has_room = self.shared.file.room().is_none_or(|room| room >= RESERVE);
+                if !has_room && self.room.is_none_or(|(_, had_room)| had_room) {
+                    tracing::error!("the store's disk is full: new tasks are refused");
+                }
+                self.room = Some((now, has_room));
+                has_room
+            }
+        };
+        (!has_room).then_some("the disk is full")
+    }
+
+    fn attempt(&mut self, batch: &mut [Box<dyn Request>]) -> Result<(), Box<redb::Error>> {
+        let transaction = match self.open.take() {
+            Some(open) => open,
+            None => self.shared.file.begin_write()?,
+        };
+        let (mut is_due, mut notes) = (false, 0);
+        let mut tables = Tables::open(&transaction, self.shared.clock.now())?;
+        for request in batch.iter_mut() {
+            let is_done = request.apply(&mut tables)?;
+            is_due |= is_done && request.is_durable();
+            notes += usize::from(is_done && !request.is_durable() && !request.is_repair());
+        }
+        let (told, bytes) = (std::mem::take(&mut tables.told), tables.bytes);
+        drop(tables);
+        let lazy = self.lazy + notes;
+        let is_late = lazy >= LAZY_CHANGES || self.lazy_since.is_some_and(|since| since.elapsed() >= LAZY);
+        if is_due || is_late || !told.is_empty() {
+            (self.lazy, self.lazy_since) = (0, None);
+            transaction.commit().map_err(redb::Error::from)?;
+            self.tell(told, bytes);
+        } else if lazy > 0 {
+            (self.open, self.lazy) = (Some(transaction), lazy);
+            self.lazy_since.get_or_insert_with(Instant::now);
+        } else {
+            transaction.abort().map_err(redb::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, told: Vec<Told>, bytes: i64) {
+        self.shared.note_bytes(bytes);
+        if told.is_empty() {
+            return;
+        }
+        let mut watched = lock(&self.shared.watched);
+        for told in told {
+            match told {
+                Told::Changed(task) => watched.announce(&task),
+                Told::Gone(id) => watched.close(id),
+            }
+        }
+    }
+}
+
+/// Answers those that are not to be done; gives the others.
+fn refuse(
+    batch: Vec<Box<dyn Request>>,
+    why: &'static str,
+    is_refused: impl Fn(&dyn Request) -> bool,
+) -> Vec<Box<dyn Request>> {
+    let (refused, left): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| is_refused(&**request));
+    refused.into_iter().for_each(|request| request.answer(Some(why)));
+    left
+}
