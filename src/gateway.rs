@@ -32,6 +32,7 @@ pub mod schemas;
 mod streams;
 pub mod subjects;
 mod subscriptions;
+pub mod takeover;
 mod tasks;
 mod tools;
 
@@ -77,6 +78,7 @@ use pool::{Pool, Pooled};
 use rejection::{Kind, Rejection};
 use session::{Session, Sessions};
 use subscriptions::Subscriptions;
+use takeover::Adoptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -190,6 +192,7 @@ pub struct Gateway {
     sessions: Arc<Sessions>,
     ledger: Ledger,
     pool: Pool,
+    adoptions: Adoptions,
     parking: Parking,
     deliveries: Arc<Deliveries>,
     subscriptions: Subscriptions,
@@ -222,7 +225,7 @@ impl Gateway {
     pub fn new(parts: Parts) -> Arc<Self> {
         let sealer = Arc::new(parts.sealer);
         let sessions = Arc::new(Sessions::new(parts.sessions, Arc::clone(&sealer), parts.clock));
-        let deliveries = Arc::new(Deliveries::new(Arc::clone(&sessions)));
+        let deliveries = Arc::new(Deliveries::new(Arc::clone(&sessions), &parts.holder));
         let observer = {
             let (metrics, deliveries) = (Arc::clone(&parts.metrics), Arc::clone(&deliveries));
             Arc::new(move |transition: &Transition<'_>| observe(&metrics, &deliveries, transition))
@@ -234,6 +237,7 @@ impl Gateway {
             ledger: Ledger::new(parts.store, parts.holder, parts.clock, observer),
             sessions,
             pool: Pool::default(),
+            adoptions: Adoptions::default(),
             parking: Parking::default(),
             deliveries,
             subscriptions: Subscriptions::default(),
@@ -487,12 +491,25 @@ impl Gateway {
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
         let task = self.ledger.end(owner, id, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// The same for the holder of the task's call.
+    async fn end_held(&self, held: &Task, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        let before = self.ledger.get(&held.owner, held.id).await.ok().flatten();
+        let task = self.ledger.end_held(held, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// Tells clients that the open questions of a task that has ended are void.
+    fn void_open(&self, before: Option<Arc<Task>>, task: &Task) {
         if let Some(State::Held(asked)) = before.map(|before| before.state.clone()) {
             let seen = |question: &Question| matches!(question.progress, Progress::Claimed(_));
             let open: Vec<Question> = asked.questions.into_iter().filter(seen).collect();
-            self.deliveries.task_ended(&task, &open);
+            self.deliveries.task_ended(task, &open);
         }
-        Ok(task)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::auth::keys::Source;
 use crate::gateway::eras;
-use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::policy::{OnLost, Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
 
@@ -299,6 +299,9 @@ fn policy(policy: &TaskPolicy) -> String {
     }
     if policy.exclusive {
         words.push_str("; alone on its session");
+    }
+    if policy.on_lost == OnLost::RetryIdempotent {
+        words.push_str("; run again when lost, if idempotent");
     }
     if policy.immediate_response.is_some() {
         words.push_str("; with an immediate response");

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
     routes::{
-        Authorize, Era, Exchange, Mode, OAuth, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions,
+        Authorize, Era, Exchange, Mode, OAuth, OnLost, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions,
         UpstreamTls,
     },
     schema::schema,

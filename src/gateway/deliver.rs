@@ -13,9 +13,10 @@ use tokio::sync::mpsc;
 
 use crate::jsonrpc::{self, Id, raw_string};
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::seal::fingerprint;
 use crate::sse;
 use crate::task::dialect::core;
-use crate::task::{Event, Ledger, Owner, Progress, Question, State, Task, TaskId};
+use crate::task::{Event, Holder, Ledger, Owner, Progress, Question, State, Task, TaskId};
 
 use super::session::{Sessions, Stream};
 
@@ -46,15 +47,15 @@ struct Claim {
 }
 
 impl Deliveries {
-    /// No streams yet.
+    /// No streams yet, in the process of that holder.
     #[must_use]
-    pub fn new(sessions: Arc<Sessions>) -> Self {
+    pub fn new(sessions: Arc<Sessions>, holder: &Holder) -> Self {
         Self {
             sessions,
             results: DashMap::new(),
             claims: DashMap::new(),
             voided: DashMap::new(),
-            next_stream: AtomicU64::new(1),
+            next_stream: AtomicU64::new(first_stream(holder) + 1),
         }
     }
 
@@ -202,6 +203,19 @@ impl Deliveries {
         }
     }
 
+    /// Gives back what streams of a process that is gone had claimed of a task, and puts it to others.
+    pub(super) async fn release_lost(&self, ledger: &Ledger, task: &Task, of: &Holder) {
+        let claimed = task.state.questions().iter().filter_map(|question| match question.progress {
+            Progress::Claimed(stream) if stream & !OWN_STREAMS == first_stream(of) => Some(stream),
+            Progress::Claimed(_) | Progress::Waiting | Progress::Answered(_) => None,
+        });
+        let mut streams: Vec<u64> = claimed.collect();
+        streams.dedup();
+        for stream in streams {
+            self.release_task(ledger, &task.owner, task.id, stream).await;
+        }
+    }
+
     /// Forgets the claims of an ended task and tells clients that its open questions are void.
     pub fn task_ended(&self, task: &Task, open: &[Question]) {
         self.voided.remove(&task.id);
@@ -235,6 +249,17 @@ impl Deliveries {
         });
         found
     }
+}
+
+/// The numbers that one process has for its streams.
+const OWN_STREAMS: u64 = (1 << 32) - 1;
+
+/// Where the numbers of a process's streams begin: claims of several processes stand in one record. Below 2^53, which every
+/// reader keeps exactly.
+fn first_stream(holder: &Holder) -> u64 {
+    let [first, second, third, ..] = fingerprint(&[holder.as_str()]);
+    let process = u64::from(u32::from_be_bytes([0, first, second, third]) >> 4);
+    process << 32
 }
 
 fn void_event(task: TaskId, number: u32) -> Bytes {

@@ -111,6 +111,13 @@ pub enum Fault {
     UpstreamTooLarge,
     /// It went away; whether the tool ran is not known.
     OutcomeUnknown,
+    /// The process that held the call is gone; whether the tool ran is not known.
+    ReplicaLost,
+    /// The server that the call was for is no longer configured. `started`: it may have seen the call.
+    NoRoute {
+        /// Whether it may have seen the call.
+        started: bool,
+    },
     /// The deadline passed. `started`: the upstream had seen the call.
     Deadline {
         /// Whether the upstream had seen the call.
@@ -129,9 +136,10 @@ impl Fault {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::UpstreamUnreachable | Self::Credentials => "upstream_unreachable",
+            Self::UpstreamUnreachable | Self::Credentials | Self::NoRoute { started: false } => "upstream_unreachable",
             Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
-            Self::OutcomeUnknown => "outcome_unknown",
+            Self::OutcomeUnknown | Self::NoRoute { started: true } => "outcome_unknown",
+            Self::ReplicaLost => "replica_lost",
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
             Self::Shutdown => "shutdown",
@@ -156,6 +164,15 @@ impl Fault {
             }
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
+            }
+            Self::ReplicaLost => {
+                "The replica of the gateway that held the call is gone; whether the call took effect is not known."
+            }
+            Self::NoRoute { started: false } => {
+                "The gateway no longer serves the server that the call was for; nothing was run."
+            }
+            Self::NoRoute { started: true } => {
+                "The gateway no longer serves the server that the call was for; whether the call took effect is not known."
             }
             Self::Deadline { .. } => "The call took longer than the gateway's deadline for it and was cancelled.",
             Self::InputTimeout => "Nobody answered the server's question in time.",

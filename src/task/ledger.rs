@@ -120,6 +120,9 @@ pub enum ApplyError {
         /// The task as it is.
         task: Arc<Task>,
     },
+    /// Somebody else holds the task's call by now: what an earlier holder still writes is void.
+    #[error("another holder has the task")]
+    Fenced,
     /// The store failed.
     #[error(transparent)]
     Store(StoreError),
@@ -291,8 +294,15 @@ impl Ledger {
     /// # Errors
     /// [`ApplyError`]; nothing was changed then.
     pub async fn apply(&self, owner: &Owner, id: TaskId, event: Event) -> Result<Arc<Task>, ApplyError> {
-        let reason = event_reason(&event);
-        self.change(owner, id, &Change { event, outcome: None, message: None, reason }).await
+        self.change(owner, id, None, &Change::of_event(event)).await
+    }
+
+    /// The same for the holder of the task's call, as it knows the record: nothing is written once another one has it.
+    ///
+    /// # Errors
+    /// As [`Ledger::apply`], and [`ApplyError::Fenced`].
+    pub async fn apply_held(&self, held: &Task, event: Event) -> Result<Arc<Task>, ApplyError> {
+        self.change(&held.owner, held.id, Some(held.epoch), &Change::of_event(event)).await
     }
 
     /// Ends the task, with its outcome in the same write.
@@ -300,15 +310,32 @@ impl Ledger {
     /// # Errors
     /// [`ApplyError`]; nothing was changed then. [`Refused::Ended`] when somebody was faster.
     pub async fn end(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
-        let Finish { ending, outcome, message, reason } = finish;
-        self.change(owner, id, &Change { event: Event::End(ending), outcome, message, reason }).await
+        self.change(owner, id, None, &Change::of_finish(finish)).await
+    }
+
+    /// The same for the holder of the task's call, as it knows the record: nothing is written once another one has it.
+    ///
+    /// # Errors
+    /// As [`Ledger::end`], and [`ApplyError::Fenced`].
+    pub async fn end_held(&self, held: &Task, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        self.change(&held.owner, held.id, Some(held.epoch), &Change::of_finish(finish)).await
     }
 
     /// The only compare-and-set loop. Each conflict means that somebody else got ahead, so it ends as they do.
-    async fn change(&self, owner: &Owner, id: TaskId, change: &Change) -> Result<Arc<Task>, ApplyError> {
+    async fn change(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: Option<u64>,
+        change: &Change,
+    ) -> Result<Arc<Task>, ApplyError> {
         let mut seen = None;
         loop {
             let Some(task) = self.get(owner, id).await? else { return Err(ApplyError::NotFound) };
+            // A new holder makes a new version, so that none can come between this look and the write.
+            if epoch.is_some_and(|epoch| epoch != task.epoch) {
+                return Err(ApplyError::Fenced);
+            }
             // A store that reports a conflict and shows the same version would keep us here for ever.
             if seen.replace(task.version) == Some(task.version) {
                 return Err(ApplyError::Store(StoreError::Conflict));
@@ -403,6 +430,16 @@ struct Change {
 }
 
 impl Change {
+    fn of_event(event: Event) -> Self {
+        let reason = event_reason(&event);
+        Self { event, outcome: None, message: None, reason }
+    }
+
+    fn of_finish(finish: Finish) -> Self {
+        let Finish { ending, outcome, message, reason } = finish;
+        Self { event: Event::End(ending), outcome, message, reason }
+    }
+
     /// The record after the change; `None` when it would be the same.
     fn applied(&self, task: &Task, now: Timestamp) -> Result<Option<Task>, Refused> {
         let mut next = task.clone();
@@ -423,7 +460,8 @@ impl Change {
         }
         // 2025-11-25 tasks, "Task": `lastUpdatedAt` tells of the status; a question that moves is not news.
         if message_changed || next.state.status() != task.state.status() {
-            next.updated_at = now;
+            // Another process, whose clock is ahead, may have written it last.
+            next.updated_at = now.max(task.updated_at);
         }
         Ok(Some(next))
     }
