@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
     routes::{
-        Authorize, Era, Exchange, Mode, OAuth, OnLost, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions,
-        UpstreamTls,
+        Authorize, Era, Exchange, Mode, OAuth, OnLost, Override, Questions, Route, Support, Tasks, Upstream,
+        UpstreamSessions, UpstreamTls,
     },
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},

@@ -18,9 +18,9 @@ use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
-use stored::Trail;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{errored, finish_of};
+use stored::Trail;
 
 use super::exchange::{self, Dispatch, Exchange, Happening, Refresh, Resumed, Trace};
 use super::rejection::{Chain, Fault};

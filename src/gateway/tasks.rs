@@ -47,7 +47,9 @@ impl Gateway {
         match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
             Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
-            Err(ApplyError::Refused { .. } | ApplyError::Fenced) => Err(Kind::Params("The task has already ended and can't be cancelled")),
+            Err(ApplyError::Refused { .. } | ApplyError::Fenced) => {
+                Err(Kind::Params("The task has already ended and can't be cancelled"))
+            }
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
     }

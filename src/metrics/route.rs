@@ -83,12 +83,7 @@ impl Families {
             ),
             tasks: register(registry, "tasks", "Tasks that are known", Family::default()),
             tasks_created: register(registry, "tasks_created", "Tasks that were made", Family::default()),
-            tasks_taken_over: register(
-                registry,
-                "tasks_taken_over",
-                "Tasks whose holder was gone",
-                Family::default(),
-            ),
+            tasks_taken_over: register(registry, "tasks_taken_over", "Tasks whose holder was gone", Family::default()),
             task_seconds: register(
                 registry,
                 "task_seconds",

@@ -7,10 +7,11 @@ use futures_util::future::join_all;
 use taskgate::clock::Clock;
 use taskgate::jobs::Jobs;
 use taskgate::jsonrpc::Id;
+use taskgate::task::store::disk::DiskStore;
 use taskgate::task::store::memory::MemoryStore;
 use taskgate::task::{
     Answer as Said, ApplyError, Ending, Event, Finish, Holder, Ledger, Limits, NewTask, Outcome, Owner, State, Store,
-    TaskId,
+    Task, TaskId,
 };
 
 use super::history::History;
@@ -28,13 +29,14 @@ fn owner() -> Owner {
 #[derive(Clone)]
 struct Caller {
     ledger: Ledger,
+    holder: Holder,
     history: Arc<History<TaskId>>,
     /// It is shown what it saw last, and looks again only now and then, as no gateway may.
     is_lagging: bool,
 }
 
 impl Caller {
-    async fn create(&self) -> TaskId {
+    async fn create(&self) -> Arc<Task> {
         let called = self.history.tick();
         let new = NewTask {
             owner: Arc::new(owner()),
@@ -46,9 +48,9 @@ impl Caller {
             deadline: HOUR,
             draft: None,
         };
-        let id = self.ledger.create(new, &LIMITS).await.unwrap().id;
-        self.history.note(&id, Operation::Create, called, Some(Answer::Done));
-        id
+        let task = self.ledger.create(new, &LIMITS).await.unwrap();
+        self.history.note(&task.id, Operation::Create, called, Some(Answer::Done));
+        task
     }
 
     async fn seen(&self, id: TaskId) -> Option<Answer> {
@@ -78,26 +80,37 @@ impl Caller {
         *last = seen;
     }
 
+    /// What a client does.
     async fn change(&self, id: TaskId, operation: Operation) {
         let act = async {
-            let event = match operation.clone() {
-                Operation::Cancel => {
-                    return answered(&self.ledger.end(&owner(), id, Finish::cancelled(None)).await);
+            answered(&match operation {
+                Operation::Cancel => self.ledger.end(&owner(), id, Finish::cancelled(None)).await,
+                Operation::Answer(number) => {
+                    let event = Event::Answer { number, answer: Said::Result("{}".into()) };
+                    self.ledger.apply(&owner(), id, event).await
                 }
-                Operation::End(End::Returned(text)) => {
-                    let finish = Finish::returned(false, text.into(), None);
-                    return answered(&self.ledger.end(&owner(), id, finish).await);
-                }
-                Operation::Answer(number) => Event::Answer { number, answer: Said::Result("{}".into()) },
-                Operation::Ask(number) => {
-                    let upstream_id = Id::number(number.into());
-                    Event::Ask { upstream_id, method: "elicitation/create".into(), params: None }
-                }
-                other => unreachable!("{other:?} is no change"),
-            };
-            answered(&self.ledger.apply(&owner(), id, event).await)
+                ref other => unreachable!("{other:?} is the holder's"),
+            })
         };
         self.history.record(&id, operation.clone(), act).await;
+    }
+
+    /// What a holder does, under the epoch in which it got the task. What it may not write has not happened.
+    async fn write(&self, held: &Task, operation: Operation) {
+        let called = self.history.tick();
+        let written = match &operation {
+            Operation::End(End::Returned(text)) => {
+                self.ledger.end_held(held, Finish::returned(false, text.as_str().into(), None)).await
+            }
+            Operation::Ask(number) => {
+                let (upstream_id, method) = (Id::number((*number).into()), "elicitation/create".into());
+                self.ledger.apply_held(held, Event::Ask { upstream_id, method, params: None }).await
+            }
+            other => unreachable!("{other:?} is the client's"),
+        };
+        if !matches!(written, Err(ApplyError::Fenced)) {
+            self.history.note(&held.id, operation, called, answered(&written));
+        }
     }
 }
 
@@ -111,13 +124,22 @@ fn answered<T>(done: &Result<T, ApplyError>) -> Option<Answer> {
 }
 
 /// The holder's part: it asks twice and ends the task.
-async fn hold(caller: Caller, id: TaskId, pace: usize) {
+async fn hold(caller: Caller, task: Arc<Task>, pace: usize) {
     for number in 0..2 {
         rest(pace).await;
-        caller.change(id, Operation::Ask(number)).await;
+        caller.write(&task, Operation::Ask(number)).await;
     }
     rest(pace * 3).await;
-    caller.change(id, Operation::End(End::Returned(format!("\"{pace}\"")))).await;
+    caller.write(&task, Operation::End(End::Returned(format!("\"{pace}\"")))).await;
+}
+
+/// Another's part, who takes the task while its holder is at work, and ends it otherwise.
+async fn inherit(caller: Caller, from: Holder, pace: usize) {
+    rest(pace * 2).await;
+    for orphan in caller.ledger.take_over(&from, 10).await.unwrap() {
+        rest(pace).await;
+        caller.write(&orphan.task, Operation::End(End::Returned("\"inherited\"".to_owned()))).await;
+    }
 }
 
 /// A client's part: it looks all the time, answers, and in the end may cancel.
@@ -147,13 +169,19 @@ async fn rest(times: usize) {
 pub(crate) async fn run(store: Arc<dyn Store>, tasks: usize, is_lagging: bool) -> Arc<History<TaskId>> {
     let (jobs, history) = (Jobs::default(), Arc::new(History::new()));
     let gateway = |name: &str| {
-        let ledger = Ledger::new(store.clone(), Holder::begin(name), Clock::system(), Arc::new(|_| ()));
-        Caller { ledger, history: history.clone(), is_lagging }
+        let holder = Holder::begin(name);
+        let ledger = Ledger::new(store.clone(), holder.clone(), Clock::system(), Arc::new(|_| ()));
+        Caller { ledger, holder, history: history.clone(), is_lagging }
     };
     let callers = ["a", "b", "c"].map(gateway);
     for pace in 0..tasks {
-        let id = callers[pace % 3].create().await;
-        let mut parts = vec![jobs.spawn("holder", hold(callers[pace % 3].clone(), id, pace % 7))];
+        let (first, next) = (&callers[pace % 3], &callers[(pace + 1) % 3]);
+        let task = first.create().await;
+        let id = task.id;
+        let mut parts = vec![jobs.spawn("holder", hold(first.clone(), task, pace % 7))];
+        if pace.is_multiple_of(2) {
+            parts.push(jobs.spawn("heir", inherit(next.clone(), first.holder.clone(), pace % 11)));
+        }
         parts.extend((0..5).map(|number| {
             let caller = callers[(pace + number) % 3].clone();
             jobs.spawn("client", follow(caller, id, number, pace))
@@ -168,6 +196,14 @@ async fn the_memory_store() {
     let history = run(Arc::new(MemoryStore::shared(Clock::system())), 300, false).await;
     let (tasks, operations) = history.check();
     assert!(tasks == 300 && operations > 300 * 100, "{operations}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_disk_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = run(Arc::new(DiskStore::open(folder.path(), Clock::system()).unwrap()), 100, false).await;
+    let (tasks, operations) = history.check();
+    assert!(tasks == 100 && operations > 100 * 100, "{operations}");
 }
 
 /// The checker sees it where what is shown may be old.

@@ -252,7 +252,8 @@ async fn a_holder_that_is_awake_lets_go_at_once() {
 async fn what_is_late_or_has_no_route_has_failed_in_its_own_words() {
     let deadline = Duration::from_millis(1);
     let world = World::new(Options::default(), TaskPolicy { deadline, ..policy(OnLost::Fail) }).await;
-    let mut later = World { policy: policy(OnLost::Fail), ..World::new(Options::default(), policy(OnLost::Fail)).await };
+    let mut later =
+        World { policy: policy(OnLost::Fail), ..World::new(Options::default(), policy(OnLost::Fail)).await };
     let first = later.process("first");
     let id = first.start(Client::Legacy, "hold", json!({})).await;
     later.upstream.until(|stats| stats.tool("hold").started == 1).await;

@@ -64,7 +64,8 @@ impl DiskStore {
     }
 
     fn over(file: File, folder: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let bytes = file.read(reads::bytes).map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
+        let bytes =
+            file.read(reads::bytes).map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
         let shared = Arc::new(Shared { clock, file, watched: Mutex::default(), bytes: AtomicU64::new(bytes) });
         let writer = Writer::start(Arc::clone(&shared)).map_err(|error| OpenError::Folder(folder.to_owned(), error))?;
         Ok(Self { writer, shared })
@@ -79,7 +80,9 @@ impl DiskStore {
         match try_to() {
             Ok(read) => return Ok(read),
             Err(Halt::Refused(error)) => return Err(error),
-            Err(Halt::Broken(error)) => tracing::warn!(error = &*error as &dyn std::error::Error, "the store can't be read"),
+            Err(Halt::Broken(error)) => {
+                tracing::warn!(error = &*error as &dyn std::error::Error, "the store can't be read")
+            }
         }
         self.writer.heal().await?;
         try_to().map_err(Halt::into_error)
@@ -109,9 +112,8 @@ impl Store for DiskStore {
         }
         // In one transaction from the owner to the last piece: the row may be another task's by now.
         let (shared, owner) = (Arc::clone(&self.shared), owner.clone());
-        let read = move || {
-            shared.file.read(|transaction| reads::big_outcome(transaction, shared.clock.now(), &owner, id))
-        };
+        let read =
+            move || shared.file.read(|transaction| reads::big_outcome(transaction, shared.clock.now(), &owner, id));
         let read = tokio::task::spawn_blocking(read).await;
         read.map_err(|error| StoreError::Unavailable(error.into()))?.map_err(Halt::into_error)
     }

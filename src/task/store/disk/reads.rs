@@ -33,12 +33,7 @@ pub(super) enum Found {
 }
 
 /// The outcome of an owner's task, unless it is too big to be read on a thread that others wait for.
-pub(super) fn outcome(
-    transaction: &ReadTransaction,
-    now: Timestamp,
-    owner: &Owner,
-    id: TaskId,
-) -> Result<Found, Halt> {
+pub(super) fn outcome(transaction: &ReadTransaction, now: Timestamp, owner: &Owner, id: TaskId) -> Result<Found, Halt> {
     let Some((row, _)) = task(transaction, now, owner, id)? else { return Ok(Found::Nothing) };
     let outcomes = transaction.open_table(OUTCOMES)?;
     let Some(stored) = outcomes.get(row)? else { return Ok(Found::Nothing) };

@@ -64,7 +64,8 @@ impl Writer {
         let log = tracing::dispatcher::get_default(Clone::clone);
         let thread = std::thread::Builder::new().name("taskgate-store".to_owned()).spawn(move || {
             let _log = tracing::dispatcher::set_default(&log);
-            let writing = Writing { shared, waiting, open: None, lazy: 0, lazy_since: None, refused_until: None, room: None };
+            let writing =
+                Writing { shared, waiting, open: None, lazy: 0, lazy_since: None, refused_until: None, room: None };
             writing.run();
         })?;
         let room = Arc::new(Semaphore::new(WAITING));
@@ -229,7 +230,8 @@ impl Writing {
                 }
             }
             let done = catch_unwind(AssertUnwindSafe(|| self.attempt(&mut batch)));
-            let done = done.unwrap_or_else(|_| Err(Box::new(redb::Error::Corrupted("a panic while writing".to_owned()))));
+            let done =
+                done.unwrap_or_else(|_| Err(Box::new(redb::Error::Corrupted("a panic while writing".to_owned()))));
             let Err(error) = done else {
                 batch.into_iter().for_each(|request| request.answer(None));
                 return;
