@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: check test fuzz interop bench demo schema
+.PHONY: check test fuzz crash interop bench demo schema
 
 ## Format, lints and documentation without a warning.
 check:
@@ -22,6 +22,11 @@ fuzz:
 	  $(CARGO) +nightly fuzz run $$target fuzz/corpus/$$target tests/fuzz/corpus/$$target -- \
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=16384 || exit 1; \
 	done
+
+## CRASH_ROUNDS (1,000) rounds of each crash test, from CRASH_SEED on; `make test` has a few of them.
+CRASH_ROUNDS ?= 1000
+crash:
+	CRASH_ROUNDS=$(CRASH_ROUNDS) $(CARGO) test --locked --test crash -- --nocapture --test-threads 1
 
 ## Real clients, real servers and the official suite through the gateway; installs what they need.
 interop:

@@ -14,10 +14,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stage.gateway import KEYS, rules_for_suite, start_gateway
+from stage.gateway import KEYS, rules_for_suite, start_gateway, start_replicas
 from stage.legs import judge, start_recorder
 from stage.places import CONFORMANCE, NODE, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
+from stage.replicas import REDIS, can_share
 from stage.report import Report
 
 SUITE_LIMIT = 300
@@ -42,10 +43,12 @@ class Step:
     suites: tuple[str, ...]
     delay: int
     keys: bool = False  # callers have them; the suite can't send a header of its own, so the recorder before the gateway does
+    replicas: int = 1  # gateways that share a store, behind a balancer that switches with every request
 
     @property
     def name(self) -> str:
-        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms" + (", callers with keys" if self.keys else "")
+        more = (", callers with keys" if self.keys else "") + (f", {self.replicas} replicas" if self.replicas > 1 else "")
+        return f"conformance, a server of {ERAS[self.era]}, delay {self.delay} ms{more}"
 
 
 STEPS = {
@@ -61,6 +64,7 @@ STEPS = {
             )
         ),
         Step("both", (LEGACY, MODERN, TASKS), 0, keys=True),
+        Step("both", (LEGACY, MODERN, TASKS), 0, replicas=3),
     )
 }
 
@@ -99,6 +103,9 @@ def run_step(name: str, binary: Path | None, report: Report) -> None:
         if binary is None:
             report.add(name, "the gateway", "skipped", "no taskgate binary: build it, or name it with --gateway")
             return
+        if step.replicas > 1 and not can_share():
+            report.add(name, "the store", "skipped", f"no {REDIS}")
+            return
         with Programs(folder) as programs:
             _run_step(step, alone, folder, programs, binary, report)
     except (NotReady, subprocess.TimeoutExpired) as problem:
@@ -136,7 +143,9 @@ def _run_step(step: Step, alone: dict[str, Checks], folder: Path, programs: Prog
         record.unlink(missing_ok=True)
     fixture = _start_fixture(programs, step.era, step.delay)
     watched = start_recorder(programs, "server-recorder", fixture, records["server"])
-    gateway = start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=step.keys, route=rules_for_suite())
+    options = {"upstream": f"{watched}/mcp", "keys": step.keys, "route": rules_for_suite()}
+    gateway = (start_replicas(programs, binary, step.replicas, **options) if step.replicas > 1
+               else start_gateway(programs, binary, **options))
     with_key = ["--authorization", f"Bearer {KEYS['acme']}"] if step.keys else []
     watching = start_recorder(programs, "clients-recorder", gateway.origin, records["clients"], *with_key)
     for suite in step.suites:

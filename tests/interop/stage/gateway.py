@@ -3,12 +3,13 @@
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stage.places import PROJECT, TESTS
 from stage.programs import Programs, answers, free_port
+from stage.replicas import one_of_many, start_balancer, start_redis
 
 KEYS = {"acme": "interop-key-of-acme", "globex": "interop-key-of-globex"}
 
@@ -24,10 +25,11 @@ def find_gateway(given: str | None) -> Path | None:
 
 @dataclass
 class Gateway:
-    """A running gateway."""
+    """A running gateway, or several of them behind one origin."""
 
     origin: str
     admin: str
+    names: list[str] = field(default_factory=lambda: ["gateway"])  # of the programs
 
     @property
     def url(self) -> str:
@@ -36,15 +38,16 @@ class Gateway:
 
 def start_gateway(
     programs: Programs, binary: Path, *, upstream: str | None = None, command: list[str | Path] = (), keys: bool = False,
-    route: dict[str, Any] | None = None, name: str = "gateway",
+    route: dict[str, Any] | None = None, name: str = "gateway", more: dict[str, Any] | None = None,
 ) -> Gateway:
-    """Starts the gateway in front of a server's URL or of a command that speaks stdio; `route` is what its route has besides."""
+    """Starts the gateway in front of a server's URL or of a command that speaks stdio; `route` is what its route has besides,
+    `more` what its configuration has."""
     listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     arguments: list[str | Path]
-    if keys or route:
+    if keys or route or more:
         path = programs.log(name).with_suffix(".yaml")
         behind = {"url": upstream} if upstream else {"command": [str(part) for part in command]}
-        configuration = _configuration(listen, admin, behind, route or {}) | (_with_keys() if keys else {})
+        configuration = _configuration(listen, admin, behind, route or {}) | (_with_keys() if keys else {}) | (more or {})
         path.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
         arguments = ["--config", path]
     elif upstream:
@@ -52,7 +55,18 @@ def start_gateway(
     else:
         arguments = ["--listen", listen, "--admin", admin, "--", *command]
     programs.start(name, [binary, "serve", *arguments], lambda: answers(f"http://{admin}/readyz"))
-    return Gateway(origin=f"http://{listen}", admin=f"http://{admin}")
+    return Gateway(f"http://{listen}", f"http://{admin}", [name])
+
+
+def start_replicas(programs: Programs, binary: Path, count: int, **options: Any) -> Gateway:
+    """Starts so many gateways over one Redis, and what deals requests out among them in turn."""
+    redis = start_redis(programs)
+    gateways = [
+        start_gateway(programs, binary, name=f"gateway-{number}", more=one_of_many(number, redis), **options)
+        for number in range(count)
+    ]
+    origin = start_balancer(programs, [gateway.origin for gateway in gateways])
+    return Gateway(origin, gateways[0].admin, [name for gateway in gateways for name in gateway.names])
 
 
 def _configuration(listen: str, admin: str, upstream: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stage.gateway import KEYS, Gateway, rules_for_clients, start_gateway
+from stage.gateway import KEYS, Gateway, rules_for_clients, start_gateway, start_replicas
 from stage.places import EVERYTHING, MODERN_PYTHON, NODE, PYTHON, RMCP, RUNS, TESTS
 from stage.programs import NotReady, Programs, free_port, listens
+from stage.replicas import REDIS, can_share
 from stage.report import Report
 
 CLIENT_LIMIT = 300
@@ -62,6 +63,7 @@ class Leg:
     keys: bool = False
     policy: bool = False
     gateway: bool = True
+    replicas: int = 1  # gateways that share a store, behind a balancer that switches with every request
     options: tuple[str, ...] = ()  # demo_server's, behind the gateway
     without: str | None = None  # what the clients can't have then
 
@@ -116,6 +118,13 @@ LEGS = [
     Leg("demo server of 2026-07-28 over stdio, clients of both eras", "demo", LEGACY + MODERN, stdio=True,
         options=("--era", "modern")),
     Leg("FastMCP 4 server, clients of both eras", "fastmcp-4", LEGACY + MODERN, without="questions"),
+    # Every request finds another gateway.
+    Leg("three replicas, TypeScript server of 2025-11-25, clients of both eras", "ts", LEGACY + MODERN, behind="legacy",
+        replicas=3),
+    Leg("three replicas, TypeScript server of 2026-07-28, clients of both eras", "ts", LEGACY + MODERN, behind="modern",
+        replicas=3),
+    Leg("three replicas, FastMCP server, callers with keys", "plain", keys=True, replicas=3),
+    Leg("three replicas, server-everything over stdio", "everything", stdio=True, replicas=3),
 ]
 
 
@@ -138,6 +147,9 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
     if leg.server == "demo" and not (demo and demo.exists()):
         report.add(leg.name, "the server", "skipped", "no demo_server beside the taskgate binary: build it")
         return
+    if leg.replicas > 1 and not can_share():
+        report.add(leg.name, "the store", "skipped", f"no {REDIS}")
+        return
     direct, behind = _start_server(leg, demo, programs)
     origin, gateway = direct, None
     if leg.gateway:
@@ -156,7 +168,7 @@ def _run_leg(leg: Leg, binary: Path | None, report: Report, programs: Programs, 
     judge(leg.name, records["clients"], records["server"] if leg.gateway else None, report,
           cancelled=labels, refused=REFUSED if leg.policy else None)
     if gateway:
-        _judge_stop(leg, programs, records["server"], report)
+        _judge_stop(leg, gateway, programs, records["server"], report)
 
 
 def start_recorder(programs: Programs, name: str, origin: str, record: Path, *more: str) -> str:
@@ -187,16 +199,21 @@ def _start_server(leg: Leg, demo: Path | None, programs: Programs) -> tuple[str,
 def _start_gateway(
     leg: Leg, binary: Path, demo: Path | None, programs: Programs, server: str, record: Path,
 ) -> Gateway:
+    def start(**options: Any) -> Gateway:
+        if leg.replicas > 1:
+            return start_replicas(programs, binary, leg.replicas, keys=leg.keys, route=leg.route, **options)
+        return start_gateway(programs, binary, keys=leg.keys, route=leg.route, **options)
+
     if leg.stdio:
         child = [NODE, EVERYTHING, "stdio"] if leg.server == "everything" else [demo, "--stdio", *leg.options]
         command = [NODE, TESTS / "wire" / "tap.mjs", record, *child]
-        return start_gateway(programs, binary, command=command, keys=leg.keys, route=leg.route)
+        return start(command=command)
     if leg.options != leg.direct_options:
         port = free_port()
         programs.start("server-behind", [demo, "--listen", f"127.0.0.1:{port}", *leg.options], lambda: listens(port))
         server = f"http://127.0.0.1:{port}"
     watched = start_recorder(programs, "server-recorder", server, record)
-    return start_gateway(programs, binary, upstream=f"{watched}/mcp", keys=leg.keys, route=leg.route)
+    return start(upstream=f"{watched}/mcp")
 
 
 def _run_client(leg: Leg, name: str, url: str, direct: str, record: Path, report: Report) -> None:
@@ -255,11 +272,12 @@ def _judge_journal(leg: Leg, labels: list[str], server: str, report: Report) -> 
         report.add(leg.name, f"the tool cancelled by {label} stopped", "passed" if good else "failed", "" if good else str(calls))
 
 
-def _judge_stop(leg: Leg, programs: Programs, record: Path, report: Report) -> None:
-    """SIGTERM ends the gateway with 0, and with it every child it started."""
-    code = programs.stop("gateway")
-    report.add(leg.name, "the gateway stops with 0 on SIGTERM", "passed" if code == 0 else "failed",
-               "" if code == 0 else f"exit code {code}: {programs.tail('gateway')}")
+def _judge_stop(leg: Leg, gateway: Gateway, programs: Programs, record: Path, report: Report) -> None:
+    """SIGTERM ends each gateway with 0, and with it every child it started."""
+    for name in gateway.names:
+        code = programs.stop(name)
+        report.add(leg.name, f"the {name} stops with 0 on SIGTERM", "passed" if code == 0 else "failed",
+                   "" if code == 0 else f"exit code {code}: {programs.tail(name)}")
     if not leg.stdio:
         return
     children = {json.loads(line)["session"].removeprefix("pid-") for line in record.read_text().splitlines()}

@@ -1,0 +1,164 @@
+//! The gateways, as processes that can be killed at any moment and started again.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use taskgate::auth::sha256;
+use taskgate::jobs::Jobs;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use super::client::KEY;
+use super::within;
+
+/// What each tenant may have at the same time.
+pub(crate) const RUNNING: usize = 8;
+pub(crate) const QUEUED: usize = 8;
+
+/// Where tasks are kept.
+#[derive(Debug, Clone)]
+pub(crate) enum Kept {
+    /// In the process.
+    Memory,
+    /// In a folder.
+    Disk(String),
+    /// In a Redis, which each gateway reaches at an address of its own.
+    Redis(Vec<SocketAddr>),
+}
+
+/// The addresses at which the gateways are, in turn.
+#[derive(Debug)]
+pub(crate) struct Places {
+    all: Mutex<Vec<SocketAddr>>,
+    turn: AtomicUsize,
+}
+
+impl Places {
+    /// The next one, be it alive or not.
+    pub(crate) fn next(&self) -> SocketAddr {
+        let all = self.all.lock().unwrap();
+        all[self.turn.fetch_add(1, Ordering::Relaxed) % all.len()]
+    }
+}
+
+/// All gateways of a round.
+pub(crate) struct Fleet {
+    gateways: Vec<Gateway>,
+    kept: Kept,
+    upstream: SocketAddr,
+    pub(crate) places: std::sync::Arc<Places>,
+}
+
+struct Gateway {
+    child: Child,
+    log: watch::Receiver<Vec<String>>,
+}
+
+impl Fleet {
+    pub(crate) async fn start(kept: Kept, upstream: SocketAddr) -> Self {
+        let size = if let Kept::Redis(addresses) = &kept { addresses.len() } else { 1 };
+        let places = Places { all: Mutex::new(vec![([127, 0, 0, 1], 0).into(); size]), turn: AtomicUsize::new(0) };
+        let mut fleet = Self { gateways: Vec::new(), kept, upstream, places: places.into() };
+        for number in 0..size {
+            let gateway = fleet.launch(number).await;
+            fleet.gateways.push(gateway);
+        }
+        fleet
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.gateways.len()
+    }
+
+    /// Kills one as nothing else does: it has no time to write a byte.
+    pub(crate) async fn kill(&mut self, number: usize) {
+        self.gateways[number].child.kill().await.unwrap();
+    }
+
+    /// Starts one again that was killed, as another life of the same replica.
+    pub(crate) async fn restart(&mut self, number: usize) {
+        self.gateways[number] = self.launch(number).await;
+    }
+
+    /// What all of them have logged in their present lives.
+    pub(crate) fn logs(&self) -> String {
+        let tail = |gateway: &Gateway| {
+            let log = gateway.log.borrow();
+            log[log.len().saturating_sub(40)..].join("\n")
+        };
+        self.gateways.iter().map(tail).collect::<Vec<_>>().join("\n---\n")
+    }
+
+    fn yaml(&self, number: usize) -> String {
+        let (store, replica) = match &self.kept {
+            Kept::Memory => ("{kind: memory}".to_owned(), String::new()),
+            Kept::Disk(path) => (format!("{{kind: disk, path: \"{path}\"}}"), String::new()),
+            Kept::Redis(addresses) => {
+                let replica = format!("replica: {{id: r{number}, lease: 1s, address: \"{}\"}}\n", free());
+                (format!("{{kind: redis, url: \"redis://{}/0\"}}", addresses[number]), replica)
+            }
+        };
+        let hash: String = sha256(KEY.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut yaml = format!(
+            "store: {store}\n{replica}secrets: {{key: \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"}}\n\
+             auth: {{api_keys: [{{sha256: \"{hash}\", tenant: acme, subject: crash}}]}}\n\
+             tenants: {{acme: {{running_tasks: {RUNNING}, queued_tasks: {QUEUED}}}}}\nroutes:\n"
+        );
+        for era in ["legacy", "modern"] {
+            yaml.push_str(&format!(
+                "  - name: {era}\n    path: /{era}\n    upstream: {{url: \"http://{}/{era}\", era: {era}}}\n    \
+                 tasks: {{defer: 0s, questions: in_task, deadline: 60s{}}}\n",
+                self.upstream,
+                if matches!(self.kept, Kept::Memory) {
+                    ""
+                } else {
+                    ", tools: [{match: again, on_lost: retry_idempotent}]"
+                },
+            ));
+        }
+        yaml
+    }
+
+    async fn launch(&self, number: usize) -> Gateway {
+        let (address, admin) = (free(), free());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), self.yaml(number)).unwrap();
+        let gateway = Gateway::start(file.path(), address, admin).await;
+        self.places.all.lock().unwrap()[number] = address;
+        gateway
+    }
+}
+
+impl Gateway {
+    async fn start(file: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_taskgate"))
+            .args(["--log-level", "warn,taskgate=info,audit=warn"])
+            .args(["serve", "--listen", &address.to_string(), "--admin", &admin.to_string(), "--config"])
+            .arg(file)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (heard, mut log) = watch::channel(Vec::new());
+        Jobs::default().spawn("log", async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                heard.send_modify(|heard: &mut Vec<String>| heard.push(line));
+            }
+        });
+        let serves =
+            within("a gateway that serves", log.wait_for(|log| log.iter().any(|line| line.contains("serving"))));
+        let is_up = serves.await.is_ok();
+        assert!(is_up, "it does not serve: {:#?}", *log.borrow());
+        Self { child, log }
+    }
+}
+
+/// An address that was free a moment ago.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}

@@ -1,0 +1,80 @@
+//! A Redis of the test's own, which keeps what it has acknowledged.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Stdio;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::within;
+
+/// The server. It is killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    _child: Child,
+    _folder: TempDir,
+    pub(crate) address: SocketAddr,
+}
+
+/// Whether there is such a program; in CI there must be.
+pub(crate) fn is_there() -> bool {
+    let found = std::process::Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    let is_there = found.is_ok_and(|status| status.success());
+    assert!(is_there || std::env::var("CI").as_deref() != Ok("true"), "CI needs redis-server");
+    if !is_there {
+        println!("skipped: there is no redis-server");
+    }
+    is_there
+}
+
+impl Redis {
+    pub(crate) async fn start() -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "always", "--dir", folder.path().to_str().unwrap()])
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let redis = Self { _child: child, _folder: folder, address };
+        within("a redis-server that answers", async {
+            while redis.say("PING").await.is_none_or(|said| !said.starts_with("+PONG")) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        redis
+    }
+
+    /// Says one line to it; what it says to that.
+    pub(crate) async fn say(&self, line: &str) -> Option<String> {
+        let mut socket = TcpStream::connect(self.address).await.ok()?;
+        socket.write_all(format!("{line}\r\n").as_bytes()).await.ok()?;
+        let mut said = vec![0; 4096];
+        let length = socket.read(&mut said).await.ok()?;
+        String::from_utf8(said[..length].to_vec()).ok()
+    }
+
+    /// Makes it follow another one, or nobody.
+    pub(crate) async fn follow(&self, leader: Option<SocketAddr>) {
+        let line = match leader {
+            Some(leader) => format!("REPLICAOF {} {}", leader.ip(), leader.port()),
+            None => "REPLICAOF NO ONE".to_owned(),
+        };
+        assert_eq!(self.say(&line).await.as_deref(), Some("+OK\r\n"));
+    }
+
+    /// Waits until it has what its leader has.
+    pub(crate) async fn is_in_step(&self) {
+        within("a replica in step", async {
+            while !self.say("INFO replication").await.unwrap_or_default().contains("master_link_status:up") {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
