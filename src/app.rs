@@ -2,6 +2,8 @@
 //! place that sees every module.
 
 mod certificates;
+mod redis;
+mod sharing;
 mod store;
 
 use std::collections::HashMap;
@@ -26,7 +28,9 @@ use crate::config::{
     self, AuthSettings, IntrospectionSettings, JwtSettings, RouteSettings, Settings, TenantLimits as LimitSettings,
     UpstreamCredentials, UpstreamTarget,
 };
+use crate::downstream::guard::Guard;
 use crate::downstream::http::{Endpoint, Endpoints};
+use crate::downstream::passing::Passing;
 use crate::downstream::well_known::Documents;
 use crate::downstream::{forwarded::Trusted, origin, patience::Patience, server};
 use crate::gateway::eras::Eras;
@@ -37,7 +41,9 @@ use crate::gateway::subjects::Subjects;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, session};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
-use crate::task::{Holder, Limits, sweeper};
+use crate::task::store::CreateRate;
+use crate::task::store::metered::MeteredStore;
+use crate::task::{Holder, Limits, Store, sweeper};
 use crate::tenant::DEFAULT_TENANT;
 use crate::tenant::fair::{FairQueue, Weights};
 use crate::tenant::quota::{self, Rate, Rates};
@@ -47,6 +53,7 @@ use crate::upstream::credentials::{Credentials, Exchanged, Own, Passed};
 use crate::upstream::{Upstream, http::Http, stdio::Stdio};
 
 use certificates::Certificates;
+pub use sharing::{Join, Keeping};
 
 pub use store::is_misconfigured;
 
@@ -105,6 +112,7 @@ pub struct App {
     drain: Duration,
     stop_accepting: CancellationToken,
     serving: JoinHandle<()>,
+    internal: Option<JoinHandle<()>>,
     threads: Arc<Threads>,
     look_at_certificates: Arc<Notify>,
 }
@@ -124,6 +132,20 @@ impl App {
     /// As [`App::start`].
     pub async fn start_with(settings: &Settings, timing: Timing) -> anyhow::Result<Self> {
         let jobs = Jobs::default();
+        let keeping = store::open(settings, &jobs).await?;
+        Self::start_in(settings, timing, keeping, jobs).await
+    }
+
+    /// As [`App::start_with`], with another store than the settings name.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start_keeping(settings: &Settings, timing: Timing, keeping: Keeping) -> anyhow::Result<Self> {
+        Self::start_in(settings, timing, keeping, Jobs::default()).await
+    }
+
+    async fn start_in(settings: &Settings, timing: Timing, keeping: Keeping, jobs: Jobs) -> anyhow::Result<Self> {
+        let Keeping { store, holder, join } = keeping;
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
@@ -139,49 +161,35 @@ impl App {
             routes.push(Arc::new(route_of((route, tls), settings, &metrics, &weights, &jobs)));
         }
         let look_at_certificates = certificates.watch(timing.certificates, &metrics, &jobs);
-        let gateway = Gateway::new(Parts {
-            store: store::open(settings, clock, &metrics)?,
-            holder: Holder::begin("alone"),
-            sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
-            sealer: store::sealer(settings)?,
-            rates: rates_of(settings)?,
-            limits: limits_of(settings),
-            metrics: Arc::clone(&metrics),
-            keep_alive: timing.keep_alive,
-            clock,
-            jobs: jobs.clone(),
-        });
-        store::take_up_what_was_left(&gateway, &routes).await?;
+        let (sharing, internal) = sharing::join(join, settings).await?;
+        let is_shared = sharing.is_some();
+        let guard = |gateway: &Gateway| Guard::new(holder.as_str(), Arc::clone(gateway.sealer()), clock);
+        let store = Arc::new(MeteredStore::new(store, Arc::clone(&metrics)));
+        let parts = parts_of(settings, timing, (store, holder.clone()), &metrics, (clock, jobs.clone()))?;
+        let gateway = Gateway::among(parts, sharing);
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
         let ledger = gateway.ledger().clone();
         let admin = AdminState::new(Arc::clone(&metrics), token).cut_off_by(cut_off(&gateway, &routes));
         let admin = Arc::new(admin.refreshed_by(move |metrics| metrics.set_store_bytes(ledger.bytes())));
+        sharing::start(&jobs, &gateway, &routes, &admin).await;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         jobs.spawn("admin", admin::serve(admin_listener, Arc::clone(&admin), jobs.clone()));
-        let endpoints_by_path = endpoints(settings, &routes, address);
-        let documents = endpoints_by_path.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
-        let documents = Documents::new(documents);
-        let endpoints = Endpoints {
-            gateway: Arc::clone(&gateway),
-            routes: endpoints_by_path,
-            documents,
-            authenticator,
-            origin: origin::Config {
-                origins: settings.listen.allowed_origins.clone(),
-                hosts: settings.listen.allowed_hosts.clone(),
-                is_loopback: address.ip().is_loopback(),
-            },
-            proxies: Trusted(settings.listen.trusted_proxies.clone()),
-            max_body: settings.listen.max_body.as_usize(),
-            patience: timing.patience,
-            metrics,
-        };
+        let passing = is_shared.then(|| Passing::new(Arc::clone(gateway.sealer()), clock));
+        let endpoints =
+            Endpoints { passing, ..endpoints_of(settings, (&gateway, &routes), address, authenticator, metrics) };
+        let endpoints = Endpoints { patience: timing.patience, ..endpoints };
         let stop_accepting = CancellationToken::new();
         let threads = Arc::new(Threads::start(timing.threads).context("the threads can't be started")?);
         let (endpoints, serving_on) = (Arc::new(endpoints), Arc::clone(&threads));
-        let entrance = server::Entrance { listener, tls, connections: timing.connections };
+        let connections = timing.connections;
+        let internal = internal.map(|listener| {
+            let door =
+                sharing::Door { listener, guard: guard(&gateway), endpoints: Arc::clone(&endpoints), connections };
+            door.open(&jobs, &threads, stop_accepting.clone())
+        });
+        let entrance = server::Entrance { listener, tls, connections, guard: None };
         let serving =
             server::serve(entrance, endpoints, jobs.clone(), serving_on, stop_accepting.clone(), CONNECTION_GRACE);
         let serving = jobs.spawn("listener", serving);
@@ -196,6 +204,7 @@ impl App {
             drain: settings.drain,
             stop_accepting,
             serving,
+            internal,
             threads,
             look_at_certificates,
         })
@@ -224,8 +233,10 @@ impl App {
         }
         self.gateway.close_streams();
         self.stop_accepting.cancel();
-        if let Err(error) = self.serving.await {
-            tracing::error!(%error, "the listener failed");
+        for serving in std::iter::once(self.serving).chain(self.internal) {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "a listener failed");
+            }
         }
         if tokio::time::timeout(LAST_GRACE, self.gateway.close_sessions(&self.routes)).await.is_err() {
             tracing::warn!("not every upstream session could be ended in time");
@@ -266,6 +277,57 @@ fn url_of(settings: &Settings, path: &str, address: SocketAddr) -> String {
     match settings.listen.public_url {
         Some(_) => settings.listen.url(path),
         None => settings.listen.url_at(address, path),
+    }
+}
+
+/// What the gateway is made of.
+fn parts_of(
+    settings: &Settings,
+    timing: Timing,
+    (store, holder): (Arc<dyn Store>, Holder),
+    metrics: &Arc<Metrics>,
+    (clock, jobs): (Clock, Jobs),
+) -> anyhow::Result<Parts> {
+    Ok(Parts {
+        store,
+        holder,
+        sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
+        sealer: store::sealer(settings)?,
+        rates: rates_of(settings)?,
+        limits: limits_of(settings)?,
+        metrics: Arc::clone(metrics),
+        keep_alive: timing.keep_alive,
+        clock,
+        jobs,
+    })
+}
+
+/// What every connection of clients shares.
+fn endpoints_of(
+    settings: &Settings,
+    (gateway, routes): (&Arc<Gateway>, &[Arc<Route>]),
+    address: SocketAddr,
+    authenticator: Authenticator,
+    metrics: Arc<Metrics>,
+) -> Endpoints {
+    let routes = endpoints(settings, routes, address);
+    let documents = routes.iter().map(|(path, endpoint)| (path.as_str(), &*endpoint.resource));
+    let documents = Documents::new(documents);
+    Endpoints {
+        gateway: Arc::clone(gateway),
+        routes,
+        documents,
+        authenticator,
+        origin: origin::Config {
+            origins: settings.listen.allowed_origins.clone(),
+            hosts: settings.listen.allowed_hosts.clone(),
+            is_loopback: address.ip().is_loopback(),
+        },
+        proxies: Trusted(settings.listen.trusted_proxies.clone()),
+        max_body: settings.listen.max_body.as_usize(),
+        patience: Patience::default(),
+        passing: None,
+        metrics,
     }
 }
 
@@ -406,16 +468,23 @@ fn rates(limits: &LimitSettings) -> anyhow::Result<quota::Limits> {
             })
             .transpose()
     };
-    Ok(quota::Limits { requests: rate(limits.requests)?, creates: rate(limits.creates)?, polls: rate(limits.polls)? })
+    Ok(quota::Limits { requests: rate(limits.requests)?, polls: rate(limits.polls)? })
 }
 
-fn limits_of(settings: &Settings) -> TenantLimits {
-    let limits = |limits: &LimitSettings| Limits {
-        running_tasks: limits.running_tasks,
-        queued_tasks: limits.queued_tasks,
-        kept_tasks: limits.kept_tasks,
-        kept_bytes: limits.kept_bytes.bytes(),
+fn limits_of(settings: &Settings) -> anyhow::Result<TenantLimits> {
+    let creates = |limit: config::RateLimit| {
+        CreateRate::new(limit.rate.count(), limit.rate.period(), limit.burst)
+            .context("a rate of creations is out of range")
     };
-    let named = settings.tenants.named.iter().map(|(name, of)| (Arc::from(name.as_str()), limits(of)));
-    TenantLimits { default: limits(&settings.tenants.default), named: named.collect() }
+    let limits = |limits: &LimitSettings| {
+        anyhow::Ok(Limits {
+            running_tasks: limits.running_tasks,
+            queued_tasks: limits.queued_tasks,
+            kept_tasks: limits.kept_tasks,
+            kept_bytes: limits.kept_bytes.bytes(),
+            creates: limits.creates.map(creates).transpose()?,
+        })
+    };
+    let named = settings.tenants.named.iter().map(|(name, of)| Ok((Arc::from(name.as_str()), limits(of)?)));
+    Ok(TenantLimits { default: limits(&settings.tenants.default)?, named: named.collect::<anyhow::Result<_>>()? })
 }

@@ -61,6 +61,12 @@ impl Clock {
         Self { started: Instant::now(), started_at: Timestamp(0).plus(since_epoch) }
     }
 
+    /// The same clock, so much ahead or behind.
+    #[cfg(test)]
+    pub(crate) fn off_by(self, millis: i64) -> Self {
+        Self { started_at: Timestamp(self.started_at.0.saturating_add_signed(millis)), ..self }
+    }
+
     /// The time now.
     #[must_use]
     pub fn now(&self) -> Timestamp {

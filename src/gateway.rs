@@ -21,6 +21,7 @@ mod forward;
 mod front;
 mod handshake;
 mod held;
+pub mod homes;
 mod inbound;
 mod ladder;
 mod listener;
@@ -32,6 +33,7 @@ pub mod schemas;
 mod streams;
 pub mod subjects;
 mod subscriptions;
+pub mod takeover;
 mod tasks;
 mod tools;
 
@@ -70,6 +72,7 @@ use counted::observe;
 use deliver::Deliveries;
 use forward::Manner;
 use front::Parking;
+use homes::{Homes, Sharing};
 use ladder::Era;
 use params::Params;
 use policy::ToolPolicy;
@@ -77,6 +80,7 @@ use pool::{Pool, Pooled};
 use rejection::{Kind, Rejection};
 use session::{Session, Sessions};
 use subscriptions::Subscriptions;
+use takeover::Adoptions;
 
 /// Upstream sessions that are ended at the same time.
 const CLOSED_AT_ONCE: usize = 64;
@@ -188,8 +192,11 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Gateway {
     sessions: Arc<Sessions>,
+    /// Where there are other processes.
+    homes: Option<Arc<Homes>>,
     ledger: Ledger,
     pool: Pool,
+    adoptions: Adoptions,
     parking: Parking,
     deliveries: Arc<Deliveries>,
     subscriptions: Subscriptions,
@@ -220,9 +227,23 @@ impl Gateway {
     /// A gateway that is ready.
     #[must_use]
     pub fn new(parts: Parts) -> Arc<Self> {
+        Self::among(parts, None)
+    }
+
+    /// The same, where it may be one of several that share their store.
+    #[must_use]
+    pub fn among(parts: Parts, sharing: Option<Sharing>) -> Arc<Self> {
         let sealer = Arc::new(parts.sealer);
-        let sessions = Arc::new(Sessions::new(parts.sessions, Arc::clone(&sealer), parts.clock));
-        let deliveries = Arc::new(Deliveries::new(Arc::clone(&sessions)));
+        let sessions = Sessions::new(parts.sessions, Arc::clone(&sealer), parts.clock);
+        let sessions = Arc::new(sessions.at_home(sharing.is_some().then(|| parts.holder.clone())));
+        let deliveries = Arc::new(match &sharing {
+            Some(sharing) => {
+                let are_apart = sharing.address.is_none();
+                Deliveries::among(Arc::clone(&sessions), &parts.holder, sharing.lease, are_apart)
+            }
+            None => Deliveries::new(Arc::clone(&sessions), &parts.holder),
+        });
+        let homes = sharing.map(|sharing| Arc::new(Homes::new(sharing)));
         let observer = {
             let (metrics, deliveries) = (Arc::clone(&parts.metrics), Arc::clone(&deliveries));
             Arc::new(move |transition: &Transition<'_>| observe(&metrics, &deliveries, transition))
@@ -233,7 +254,9 @@ impl Gateway {
         Arc::new(Self {
             ledger: Ledger::new(parts.store, parts.holder, parts.clock, observer),
             sessions,
+            homes,
             pool: Pool::default(),
+            adoptions: Adoptions::default(),
             parking: Parking::default(),
             deliveries,
             subscriptions: Subscriptions::default(),
@@ -259,6 +282,12 @@ impl Gateway {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Seals what goes to clients, and signs what goes to other replicas.
+    #[must_use]
+    pub fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
     }
 
     /// From now on nothing new is begun.
@@ -421,13 +450,20 @@ impl Gateway {
 
     /// Ends a session here at once, and upstream when the last held call is over.
     fn end_session(&self, route: &Arc<Route>, session: &Arc<Session>) {
-        let is_first = self.sessions.end(session);
-        if is_first && session.live().unfinished == 0 {
+        if !self.sessions.end(session) {
+            return;
+        }
+        self.tell_ended(session);
+        if session.live().unfinished == 0 {
             self.close_upstream(route, session);
         }
     }
 
     fn close_upstream(&self, route: &Arc<Route>, session: &Session) {
+        // Calls of others may be on it.
+        if session.is_elsewhere() {
+            return;
+        }
         let (upstream, key) = (Arc::clone(&route.upstream), route.key_of(session).into_owned());
         self.jobs.spawn("close", async move { upstream.close(&key).await });
     }
@@ -440,7 +476,12 @@ impl Gateway {
         while self.jobs.stopping().run_until_cancelled(tick.tick()).await.is_some() {
             self.sessions.all().iter().for_each(|session| session.bridge.tidy());
             self.reap_pool();
+            self.claim_again();
             for session in self.sessions.idle() {
+                if session.is_elsewhere() {
+                    self.sessions.forget(&session);
+                    continue;
+                }
                 tracing::debug!(route = %session.terms.route, "an idle session is ended");
                 match routes.get(&session.terms.route) {
                     Some(route) => self.end_session(route, &session),
@@ -450,14 +491,26 @@ impl Gateway {
         }
     }
 
-    /// Ends every session, here and upstream: the process is stopping.
+    /// Ends every session, here and upstream: the process is stopping. Where clients can go on with theirs elsewhere, or here
+    /// when it has started again, only those end that live in this process.
     pub async fn close_sessions(&self, routes: &[Arc<Route>]) {
-        let closing = self.sessions.all().into_iter().filter(|session| self.sessions.end(session)).map(|session| {
-            let route = routes.iter().find(|route| route.name == session.terms.route).cloned();
-            async move {
-                if let Some(route) = route {
-                    route.upstream.close(&route.key_of(&session)).await;
-                }
+        let go_on = self.homes.is_some() || self.ledger.outlives_holders();
+        let route_of = |session: &Session| routes.iter().find(|route| route.name == session.terms.route).cloned();
+        let ends = |(session, route): &(Arc<Session>, Option<Arc<Route>>)| {
+            let is_bound = route.as_ref().is_some_and(|route| session.terms.is_bound(route));
+            if go_on && !is_bound {
+                self.sessions.forget(session);
+                return false;
+            }
+            self.sessions.end(session)
+        };
+        let all = self.sessions.all().into_iter().map(|session| {
+            let route = route_of(&session);
+            (session, route)
+        });
+        let closing = all.filter(ends).map(|(session, route)| async move {
+            if let Some(route) = route {
+                route.upstream.close(&route.key_of(&session)).await;
             }
         });
         futures_util::stream::iter(closing).for_each_concurrent(CLOSED_AT_ONCE, |closing| closing).await;
@@ -487,12 +540,25 @@ impl Gateway {
     async fn end_task(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
         let before = self.ledger.get(owner, id).await.ok().flatten();
         let task = self.ledger.end(owner, id, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// The same for the holder of the task's call.
+    async fn end_held(&self, held: &Task, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        let before = self.ledger.get(&held.owner, held.id).await.ok().flatten();
+        let task = self.ledger.end_held(held, finish).await?;
+        self.void_open(before, &task);
+        Ok(task)
+    }
+
+    /// Tells clients that the open questions of a task that has ended are void.
+    fn void_open(&self, before: Option<Arc<Task>>, task: &Task) {
         if let Some(State::Held(asked)) = before.map(|before| before.state.clone()) {
             let seen = |question: &Question| matches!(question.progress, Progress::Claimed(_));
             let open: Vec<Question> = asked.questions.into_iter().filter(seen).collect();
-            self.deliveries.task_ended(&task, &open);
+            self.deliveries.task_ended(task, &open);
         }
-        Ok(task)
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`jobs`] | the only place where jobs start and stop |
 //! | [`threads`] | the threads that serve connections, each with a runtime of its own |
 //! | [`waits`] | sleeps that are used again, for what happens with every request |
+//! | [`hub`] | the Redis server that replicas share: one connection, kept up |
 //! | [`seal`] | sealed tokens: session ids, cursors, event ids |
 //! | [`mcp`] | versions, methods, capabilities: the protocol's vocabulary. Pure |
 //! | [`metrics`] | everything that is counted |
@@ -23,6 +24,7 @@
 //! | [`tenant`] | who calls, how often they may, whose turn it is at an upstream |
 //! | [`auth`] | from a request's credentials to its caller |
 //! | [`task`] | the record, its state machine, the store, the ledger; how dialects show it |
+//! | [`replica`] | the processes that share a store: who is alive, whose a session is, what they tell each other |
 //! | [`upstream`] | towards servers: one trait, streamable HTTP and stdio |
 //! | [`gateway`] | what a message means and where it goes |
 //! | [`downstream`] | towards clients: sockets, HTTP, the form of every answer |
@@ -43,11 +45,13 @@ pub mod config;
 pub mod demo;
 pub mod downstream;
 pub mod gateway;
+pub mod hub;
 pub mod jobs;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod metrics;
 pub mod oauth;
+pub mod replica;
 pub mod seal;
 pub mod sse;
 pub mod task;

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{Context, SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
+use ring::{hkdf, hmac};
 
 /// No token is longer, but for those that carry what an upstream gave (see `Purpose::longest`).
 pub const MAX_TOKEN: usize = 2048;
@@ -20,6 +21,9 @@ pub const MAX_PLAIN: usize = MAX_TOKEN / 4 * 3 - ID_LEN - NONCE_LEN - TAG_LEN;
 pub const KEY_LEN: usize = 32;
 const ID_LEN: usize = 4;
 const TAG_LEN: usize = 16;
+
+/// What the signing key is derived for (RFC 5869, 3.2).
+const SIGNING: &[u8] = b"requests between replicas";
 
 /// What a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +77,8 @@ pub struct Sealer {
 struct Key {
     id: [u8; ID_LEN],
     key: LessSafeKey,
+    /// For what the processes that share the key tell each other.
+    signing: hmac::Key,
 }
 
 impl Sealer {
@@ -150,6 +156,32 @@ impl Sealer {
     }
 }
 
+impl Sealer {
+    /// Signs a text for those who have the same key: HMAC-SHA256 under a key that is derived for this alone.
+    #[must_use]
+    pub fn sign(&self, text: &[u8]) -> [u8; 32] {
+        let mut signature = [0; 32];
+        signature.copy_from_slice(hmac::sign(&self.current.signing, text).as_ref());
+        signature
+    }
+
+    /// Whether somebody signed it who has one of the keys. How long that takes tells nothing of the signature.
+    #[must_use]
+    pub fn is_signed(&self, text: &[u8], signature: &[u8]) -> bool {
+        let is_by = |key: &Key| hmac::verify(&key.signing, text, signature).is_ok();
+        is_by(&self.current) || self.previous.iter().any(is_by)
+    }
+
+    /// As many random bytes.
+    ///
+    /// # Panics
+    /// When the system gives none.
+    #[must_use]
+    pub fn nonce(&self) -> [u8; 16] {
+        random_bytes(&self.random)
+    }
+}
+
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").finish_non_exhaustive()
@@ -159,8 +191,11 @@ impl fmt::Debug for Sealer {
 impl Key {
     fn new(key: &[u8; KEY_LEN]) -> Self {
         let id = *digest(&SHA256, key).as_ref().first_chunk().expect("SHA-256 has 32 bytes");
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"taskgate");
+        let derived = salt.extract(key);
+        let signing = derived.expand(&[SIGNING], hmac::HMAC_SHA256).expect("one block is not too long").into();
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes"));
-        Self { id, key }
+        Self { id, key, signing }
     }
 }
 

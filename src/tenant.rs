@@ -79,6 +79,18 @@ impl Principal {
         Self::of(tenant, [issuer, subject, client], Credential::Token)
     }
 
+    /// The caller of these names whose [`Principal::digest`] this is, whatever they have shown; `None` where there is none.
+    #[must_use]
+    pub fn recalled(names: [&Arc<str>; 4], digest: [u8; 16]) -> Option<Self> {
+        let [tenant, issuer, subject, client] = names.map(Arc::clone);
+        let of = |credential| {
+            let others = [Arc::clone(&issuer), Arc::clone(&subject), Arc::clone(&client)];
+            Self::of(Arc::clone(&tenant), others, credential)
+        };
+        let kinds = [Credential::Nothing, Credential::ApiKey, Credential::Token, Credential::PassedToken];
+        kinds.into_iter().map(of).find(|principal| principal.digest == digest)
+    }
+
     fn of(tenant: Arc<str>, [issuer, subject, client]: [Arc<str>; 3], credential: Credential) -> Self {
         let digest = digest([&tenant, &issuer, &subject, &client], credential);
         let authenticated = matches!(credential, Credential::ApiKey | Credential::Token);

@@ -230,4 +230,9 @@ pub trait Upstream: fmt::Debug + Send + Sync {
 
     /// Ends a session. Best effort; an unknown session is no error.
     async fn close(&self, session: &SessionKey);
+
+    /// Whether the sessions that it opens live and end with this process.
+    fn binds_sessions(&self) -> bool {
+        false
+    }
 }

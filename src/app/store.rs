@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::redis;
+use super::sharing::Keeping;
 use crate::clock::Clock;
 use crate::config::{SealKey, Settings, StoreSettings};
-use crate::gateway::{Gateway, Route};
-use crate::metrics::Metrics;
+use crate::jobs::Jobs;
 use crate::seal::{self, Sealer};
-use crate::task::Store;
 use crate::task::store::disk::{DiskStore, OpenError};
 use crate::task::store::memory::MemoryStore;
-use crate::task::store::metered::MeteredStore;
+use crate::task::{Holder, Store};
 
 /// Where the key is that a store in a folder keeps.
 const KEY: &str = "secrets.key";
@@ -32,12 +32,12 @@ pub fn is_misconfigured(error: &anyhow::Error) -> bool {
 ///
 /// # Errors
 /// [`OpenError`]
-pub(super) fn open(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> anyhow::Result<Arc<dyn Store>> {
-    let metrics = Arc::clone(metrics);
+pub(super) async fn open(settings: &Settings, jobs: &Jobs) -> anyhow::Result<Keeping> {
+    let alone = |store: Arc<dyn Store>| Keeping { store, holder: Holder::begin("alone"), join: None };
     Ok(match &settings.store {
-        StoreSettings::Memory => Arc::new(MeteredStore::new(MemoryStore::new(clock), metrics)),
-        StoreSettings::Disk { path } => Arc::new(MeteredStore::new(DiskStore::open(path, clock)?, metrics)),
-        StoreSettings::Redis(_) => anyhow::bail!("this version has no `store.kind: redis`"),
+        StoreSettings::Memory => alone(Arc::new(MemoryStore::new(Clock::system()))),
+        StoreSettings::Disk { path } => alone(Arc::new(DiskStore::open(path, Clock::system())?)),
+        StoreSettings::Redis(redis) => redis::keeping(redis, &settings.replica, jobs).await?,
     })
 }
 
@@ -76,13 +76,4 @@ fn keep(folder: &Path, key: &SealKey) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&unfinished, folder.join(KEY))?;
     fs::File::open(folder)?.sync_all()
-}
-
-/// Takes up the calls of whoever had the store before this process. With a folder everybody else is gone.
-pub(super) async fn take_up_what_was_left(gateway: &Arc<Gateway>, _routes: &[Arc<Route>]) -> anyhow::Result<()> {
-    for holder in gateway.ledger().other_holders().await? {
-        // Until holders can be followed, their calls stay as they are.
-        tracing::warn!(%holder, "an earlier process left unfinished tasks");
-    }
-    Ok(())
 }

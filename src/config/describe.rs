@@ -9,13 +9,13 @@ use super::{
         Settings, StoreSettings, TenantLimits, UpstreamCredentials, UpstreamSettings, UpstreamTarget, UpstreamTls,
     },
     units::show_duration,
-    values,
 };
 use crate::auth::keys::Source;
 use crate::gateway::eras;
-use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy};
+use crate::gateway::policy::{OnLost, Pattern, Questions, Support, TaskPolicy, ToolPolicy};
 use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rules::Rule;
+use crate::hub::address::Address;
 
 /// What a configuration means, line by line.
 pub fn describe(settings: &Settings) -> String {
@@ -135,7 +135,9 @@ fn store(settings: &Settings) -> String {
         StoreSettings::Redis(redis) => {
             let id = id.as_deref().unwrap_or("a name of its own");
             let address = address.map_or("reached by no other".to_owned(), |address| format!("reached at {address}"));
-            let keys = format!("{}, keys start with {}", values::redis_host(redis.url.reveal()), redis.prefix);
+            // Without what it holds of credentials.
+            let server = Address::parse(redis.url.reveal()).map(|address| address.to_string()).unwrap_or_default();
+            let keys = format!("{server}, keys start with {}", redis.prefix);
             format!("redis: {keys}; replica {id}, lease {}, {address}", show_duration(*lease))
         }
     }
@@ -148,7 +150,12 @@ fn seal(settings: &Settings) -> String {
                 .to_owned()
         }
         (None, _) => "a random key: a restart ends every session".to_owned(),
-        (Some(_), 0) => "the configured key: sessions can go on after a crash, not after a clean stop".to_owned(),
+        (Some(_), 0) => match &settings.store {
+            StoreSettings::Memory => "the configured key: sessions can go on after a crash, not after a clean stop",
+            StoreSettings::Disk { .. } => "the configured key: sessions go on after a restart",
+            StoreSettings::Redis(_) => "the configured key: sessions go on at other replicas",
+        }
+        .to_owned(),
         (Some(_), earlier) => format!("the configured key; {} accepted", several(earlier, "earlier key")),
     }
 }
@@ -302,6 +309,9 @@ fn policy(policy: &TaskPolicy) -> String {
     }
     if policy.exclusive {
         words.push_str("; alone on its session");
+    }
+    if policy.on_lost == OnLost::RetryIdempotent {
+        words.push_str("; run again when lost, if idempotent");
     }
     if policy.immediate_response.is_some() {
         words.push_str("; with an immediate response");

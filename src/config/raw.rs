@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::{
     auth::{ApiKey, Auth, Introspection, Jwt},
     routes::{
-        Authorize, Era, Exchange, Mode, OAuth, Override, Questions, Route, Support, Tasks, Upstream, UpstreamSessions,
-        UpstreamTls,
+        Authorize, Era, Exchange, Mode, OAuth, OnLost, Override, Questions, Route, Support, Tasks, Upstream,
+        UpstreamSessions, UpstreamTls,
     },
     schema::schema,
     text::{Defer, Duration, Rate, Secret, SecretFile, Size},
@@ -135,7 +135,8 @@ pub(super) struct Store {
     pub(super) kind: StoreKind,
     /// The folder of a `disk` store, made for this user alone where there is none.
     pub(super) path: Option<String>,
-    /// The server of a `redis` store.
+    /// The server of a `redis` store: `redis://USER:PASSWORD@HOST:PORT/DB`, `redis-sentinel://HOST,HOST/PRIMARY` or
+    /// `redis-cluster://HOST,HOST`; with `rediss` for TLS.
     pub(super) url: Option<Secret>,
     /// What the keys of a `redis` store start with.
     pub(super) prefix: String,

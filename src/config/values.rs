@@ -56,23 +56,6 @@ pub(super) fn base_url(text: &str) -> Result<HttpUrl, &'static str> {
     }
 }
 
-/// The URL of a Redis or Valkey server. It may hold a password, so nothing of it is repeated.
-pub(super) fn redis_url(text: &str) -> Result<(), &'static str> {
-    let uri: Uri = text.parse().map_err(|_| "expected a URL such as `redis://127.0.0.1:6379/0`")?;
-    if !matches!(uri.scheme_str(), Some("redis" | "rediss")) {
-        return Err("a Redis URL must start with `redis://`, or `rediss://` for TLS");
-    }
-    Ok(())
-}
-
-/// Where a Redis URL leads, without what it may hold of credentials.
-pub(super) fn redis_host(url: &str) -> String {
-    let uri: Uri = url.parse().unwrap_or_default();
-    let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
-    format!("{}://{place}{}", uri.scheme_str().unwrap_or("redis"), uri.path())
-}
-
 /// An entry of `allowed_hosts`, in lower case.
 pub(super) fn allowed_host(text: &str) -> Result<String, String> {
     match host(text) {

@@ -5,19 +5,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use ::http::header::{ALLOW, EXPECT, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::request::Parts;
 use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -25,30 +20,26 @@ use tokio::time::Instant;
 use crate::auth::resource::Resource;
 use crate::auth::{Authenticator, Refused, Seen};
 use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
+use crate::gateway::homes::Asking;
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, is_of_access, named_in, reject_reason};
 use crate::jsonrpc::{self, ErrorObject, code};
 use crate::metrics::label::{Era, Outcome, RejectReason};
 use crate::metrics::{Asked, Metrics};
 use crate::oauth::secret::SubjectToken;
-use crate::sse;
 use crate::tenant::Caller;
 use crate::tenant::refusals::RefusedAccess;
-use crate::upstream::{Body, Error};
 
+pub use super::answer::ResponseBody;
+use super::answer::{empty, json, response_of, text};
 use super::cors;
 use super::forwarded::Trusted;
 use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
 use super::origin::{self, Foreign};
+use super::passing::Passing;
 use super::patience::{PAUSES, Patience};
 use super::subject;
 use super::well_known::{Documents, Page};
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-transform");
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -69,6 +60,8 @@ pub struct Endpoints {
     pub max_body: usize,
     /// How long clients may keep the gateway waiting.
     pub patience: Patience,
+    /// How requests come to other replicas, where there are any.
+    pub passing: Option<Passing>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -103,6 +96,24 @@ pub(super) enum Refusal {
     Rejected(Box<Rejection>),
     /// The client went away while it sent.
     Gone,
+    /// It was passed on to a replica that is not the one to serve it (any more).
+    Misdirected,
+}
+
+/// A request's body, and who brought it.
+pub(super) enum Arrival {
+    /// A client.
+    Direct(Incoming),
+    /// Another replica, which has looked at where it comes from.
+    Passed(Bytes),
+}
+
+/// Who answered.
+enum Answered {
+    /// This process.
+    Here(Answer, Accept),
+    /// Another one.
+    There(Response<ResponseBody>),
 }
 
 impl From<Repeated> for Refusal {
@@ -127,8 +138,13 @@ impl Endpoints {
         peer: IpAddr,
         request: Request<Incoming>,
     ) -> Result<Response<ResponseBody>, Infallible> {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let peer = self.proxies.client(peer, &parts.headers);
+        Ok(self.respond(parts, Arrival::Direct(body), peer).await)
+    }
+
+    /// Answers a request, for a client of that address.
+    pub(super) async fn respond(&self, mut parts: Parts, body: Arrival, peer: IpAddr) -> Response<ResponseBody> {
         let endpoint = self.routes.get(parts.uri.path());
         let route = endpoint.map(|endpoint| &endpoint.route);
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
@@ -146,7 +162,12 @@ impl Endpoints {
         );
         let tenant = caller.as_ref().map_or("", |caller| &caller.principal.tenant);
         let (outcome, mut response) = match answered {
-            Ok((answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
+            Ok(Answered::Here(answer, accept)) => (Outcome::Ok, response_of(answer, accept)),
+            // Who answered has counted it.
+            Ok(Answered::There(response)) => {
+                timer.forget();
+                (Outcome::Ok, response)
+            }
             Err(refusal) => {
                 let (outcome, reason) = refusal.counts_as();
                 if let Some(reason) = reason {
@@ -162,16 +183,16 @@ impl Endpoints {
         }
         tracing::debug!(asked = ?timer.asked, status = response.status().as_u16(), tenant, %peer, "request");
         timer.finish(outcome);
-        Ok(response)
+        response
     }
 
     async fn answer(
         &self,
-        (parts, version, body, peer): (&mut Parts, VersionHeader, Incoming, IpAddr),
+        (parts, version, body, peer): (&mut Parts, VersionHeader, Arrival, IpAddr),
         endpoint: Option<&Endpoint>,
         asked: &mut Asked,
         known: &mut Option<Arc<Caller>>,
-    ) -> Result<(Answer, Accept), Refusal> {
+    ) -> Result<Answered, Refusal> {
         if !headers::has_one_host(parts.version, &parts.headers) {
             let message = "The request needs one Host header";
             return Err(Refusal::Message(StatusCode::BAD_REQUEST, RejectReason::Host, message));
@@ -180,10 +201,14 @@ impl Endpoints {
             let page = self.documents.answer(&parts.method, parts.uri.path());
             return Err(page.map_or(Refusal::NoRoute, Refusal::Document));
         };
-        self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
-        // Browsers send no credentials along with the question.
-        if cors::is_preflight(&parts.method, &parts.headers) {
-            return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
+        let is_passed = matches!(body, Arrival::Passed(_));
+        // Whoever passed it on has looked.
+        if !is_passed {
+            self.origin.check(&parts.headers, &parts.uri).map_err(Refusal::Foreign)?;
+            // Browsers send no credentials along with the question.
+            if cors::is_preflight(&parts.method, &parts.headers) {
+                return Err(Refusal::Preflight(std::mem::take(&mut parts.headers)));
+            }
         }
         let caller = match self.authenticator.see(resource, &parts.headers).map_err(Refusal::Credentials)? {
             Seen::Caller(caller) => caller,
@@ -199,8 +224,9 @@ impl Endpoints {
         if parts.method != Method::POST && version.is_modern() {
             return Err(Refusal::Method("POST"));
         }
-        match parts.method {
-            Method::POST => {
+        let body = match (&parts.method, body) {
+            (_, Arrival::Passed(body)) => body,
+            (&Method::POST, Arrival::Direct(body)) => {
                 if !headers::is_json(&parts.headers) {
                     return Err(Refusal::Message(
                         StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -208,32 +234,45 @@ impl Endpoints {
                         "The body must be uncompressed application/json",
                     ));
                 }
-                let body = self.read(body, &parts.headers).await?;
+                self.read(body, &parts.headers).await?
+            }
+            (_, Arrival::Direct(_)) => Bytes::new(),
+        };
+        if self.passing.is_some() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
+            let asking = Asking { route, principal: &caller.principal, version: &version, session: None, body: &body };
+            let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));
+            // Boxed: every request would have room for it.
+            if let Some(response) = Box::pin(elsewhere).await? {
+                return Ok(Answered::There(response));
+            }
+        }
+        match parts.method {
+            Method::POST => {
                 let mut call = call_of(parts, version, route, (caller, subject, body))?;
                 call.peer = Some(peer);
                 let accept = call.accept;
-                Ok((self.gateway.post(&mut call, asked).await?, accept))
+                Ok(Answered::Here(self.gateway.post(&mut call, asked).await?, accept))
             }
             Method::GET => {
                 *asked = Asked::Listen;
-                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
+                let call = call_of(parts, version, route, (caller, subject, body))?;
                 if !call.accept.events {
                     return Err(not_acceptable());
                 }
                 let accept = call.accept;
-                Ok((self.gateway.get(call).await?, accept))
+                Ok(Answered::Here(self.gateway.get(call).await?, accept))
             }
             Method::DELETE => {
                 *asked = Asked::Close;
-                let call = call_of(parts, version, route, (caller, subject, Bytes::new()))?;
-                Ok((self.gateway.delete(&call)?, call.accept))
+                let call = call_of(parts, version, route, (caller, subject, body))?;
+                Ok(Answered::Here(self.gateway.delete(&call)?, call.accept))
             }
             _ => Err(Refusal::Method("POST, GET, DELETE")),
         }
     }
 
     /// Reads a body of at most `max_body` bytes that never pauses for long, and does not come in drops for ever.
-    async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, Refusal> {
+    pub(super) async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Bytes, Refusal> {
         let too_large =
             Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
         let announced = headers.get(::http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
@@ -361,6 +400,8 @@ impl Refusal {
             Self::Credentials(Refused::Unavailable) => (Outcome::Failed, None),
             Self::Message(_, reason, _) => rejected(*reason),
             Self::Gone => (Outcome::Dropped, None),
+            // The one who passed it on asks elsewhere.
+            Self::Misdirected => (Outcome::Failed, None),
             Self::Rejected(rejection) => match reject_reason(&rejection.kind) {
                 Some(reason) => rejected(reason),
                 None if rejection.is_upstreams_own() => (Outcome::Error, None),
@@ -393,6 +434,7 @@ impl Refusal {
                 json(status, jsonrpc::error_response(None, &error))
             }
             Self::Gone => text(StatusCode::BAD_REQUEST, "The request broke off\n"),
+            Self::Misdirected => empty(StatusCode::MISDIRECTED_REQUEST),
             Self::Rejected(rejection) if matches!(rejection.kind, Kind::Denied(_)) => {
                 // What the client showed was for the server, and so is what the server says of it.
                 let mut response = text(rejection.status(), "The server behind this does not take the credentials\n");
@@ -451,112 +493,4 @@ fn document(page: Page) -> Response<ResponseBody> {
     };
     response.headers_mut().extend(page.headers);
     response
-}
-
-fn response_of(answer: Answer, accept: Accept) -> Response<ResponseBody> {
-    match answer {
-        Answer::Accepted => empty(StatusCode::ACCEPTED),
-        Answer::SessionEnded => empty(StatusCode::NO_CONTENT),
-        Answer::Json { message, session } => {
-            let mut response = if accept.json {
-                json(StatusCode::OK, message)
-            } else {
-                let event = sse::write_event(None, &message);
-                with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
-            };
-            if let Some(value) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
-                response.headers_mut().insert(SESSION_ID, value);
-            }
-            response
-        }
-        Answer::Pieces(pieces) if accept.json => {
-            with_type(StatusCode::OK, JSON, ResponseBody::Pieces(pieces.into_iter()))
-        }
-        Answer::Pieces(pieces) => {
-            let event = sse::write_event(None, &pieces.concat());
-            with_type(StatusCode::OK, EVENTS, ResponseBody::Whole(Some(event)))
-        }
-        Answer::JsonBody(body) => with_type(StatusCode::OK, JSON, ResponseBody::Passing(body)),
-        Answer::Events(body) => {
-            let mut response = with_type(StatusCode::OK, EVENTS, ResponseBody::Passing(body));
-            // Proxies in front must not collect events until they are many.
-            response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
-            response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-            response
-        }
-    }
-}
-
-fn empty(status: StatusCode) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::Whole(None));
-    *response.status_mut() = status;
-    response
-}
-
-fn with_type(status: StatusCode, content_type: HeaderValue, body: ResponseBody) -> Response<ResponseBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
-}
-
-fn json(status: StatusCode, message: Bytes) -> Response<ResponseBody> {
-    with_type(status, JSON, ResponseBody::Whole(Some(message)))
-}
-
-fn text(status: StatusCode, message: &'static str) -> Response<ResponseBody> {
-    with_type(status, TEXT, ResponseBody::Whole(Some(Bytes::from_static(message.as_bytes()))))
-}
-
-/// The body of an answer: there already, or still arriving.
-pub enum ResponseBody {
-    /// All of it; `None` when there is nothing (any more).
-    Whole(Option<Bytes>),
-    /// All of it, in pieces.
-    Pieces(std::vec::IntoIter<Bytes>),
-    /// As it comes.
-    Passing(Body),
-}
-
-impl std::fmt::Debug for ResponseBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Whole(_) => "Whole",
-            Self::Pieces(_) => "Pieces",
-            Self::Passing(_) => "Passing",
-        })
-    }
-}
-
-impl HttpBody for ResponseBody {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        match &mut *self {
-            Self::Whole(message) => Poll::Ready(message.take().map(|message| Ok(Frame::data(message)))),
-            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
-            Self::Passing(body) => Pin::new(body).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(message) => message.is_none(),
-            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
-            Self::Passing(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(message) => SizeHint::with_exact(
-                message.as_ref().map_or(0, |message| u64::try_from(message.len()).unwrap_or(u64::MAX)),
-            ),
-            Self::Pieces(pieces) => SizeHint::with_exact(
-                pieces.as_slice().iter().map(|piece| u64::try_from(piece.len()).unwrap_or(u64::MAX)).sum(),
-            ),
-            Self::Passing(body) => body.size_hint(),
-        }
-    }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use http::{Request, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -22,6 +23,7 @@ use crate::threads::Threads;
 use crate::tls::{Acceptor, TlsStream};
 use crate::waits::ConnectionTimer;
 
+use super::guard::Guard;
 use super::http::Endpoints;
 use super::patience::{Patience, Stream};
 use super::readers::Readers;
@@ -54,6 +56,8 @@ pub struct Entrance {
     pub tls: Option<Acceptor>,
     /// How many connections may be open; more wait to be accepted.
     pub connections: usize,
+    /// Who is let in, where it is no client but another replica.
+    pub guard: Option<Arc<Guard>>,
 }
 
 /// What every connection needs.
@@ -61,6 +65,7 @@ struct Door {
     builder: Builder<TokioExecutor>,
     endpoints: Arc<Endpoints>,
     tls: Option<Acceptor>,
+    guard: Option<Arc<Guard>>,
     stop: CancellationToken,
 }
 
@@ -73,9 +78,9 @@ pub async fn serve(
     stop: CancellationToken,
     grace: Duration,
 ) {
-    let Entrance { listener, tls, connections } = entrance;
+    let Entrance { listener, tls, connections, guard } = entrance;
     let builder = builder(endpoints.patience);
-    let door = Arc::new(Door { builder, endpoints, tls, stop: stop.clone() });
+    let door = Arc::new(Door { builder, endpoints, tls, guard, stop: stop.clone() });
     let places = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
     let graceful = GracefulShutdown::new();
     while let Some((accepted, place)) = stop.run_until_cancelled(accept(&listener, &places)).await {
@@ -182,10 +187,13 @@ impl Door {
         let stream = Stream::new(stream, self.endpoints.patience);
         let endpoints = Arc::clone(&self.endpoints);
         let (readers, builder, limit) = (Arc::new(Readers::default()), self.builder.clone(), endpoints.patience.reader);
-        let watching = Arc::clone(&readers);
+        let (watching, guard) = (Arc::clone(&readers), self.guard.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (watching, is_watched) = (Arc::clone(&watching), request.version() == Version::HTTP_2);
-            let answering = Arc::clone(&endpoints).handle(peer, request);
+            let answering = match &guard {
+                None => Either::Left(Arc::clone(&endpoints).handle(peer, request)),
+                Some(guard) => Either::Right(Arc::clone(guard).handle(Arc::clone(&endpoints), request)),
+            };
             async move { answering.await.map(|answer| answer.map(|body| watching.watch(body, is_watched))) }
         });
         async move {

@@ -2,7 +2,7 @@
 
 use crate::metrics::Metrics;
 use crate::metrics::label::{EndReason, RejectReason, TaskStatus};
-use crate::task::{State, Status, Transition};
+use crate::task::{State, Status, Task, Transition};
 
 use super::deliver::Deliveries;
 use super::rejection::{Fault, Kind};
@@ -10,17 +10,9 @@ use super::rejection::{Fault, Kind};
 /// Counts a change of a task and tells clients of it.
 pub(super) fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'_>) {
     let Transition { task, from, to, reason } = *transition;
-    let label = |status: Status| match status {
-        Status::Working => TaskStatus::Working,
-        Status::InputRequired => TaskStatus::InputRequired,
-        Status::Completed => TaskStatus::Completed,
-        Status::Failed => TaskStatus::Failed,
-        Status::Cancelled => TaskStatus::Cancelled,
-    };
     let route = metrics.route(&task.owner.route);
     match (from, to) {
-        (None, Some(_)) if task.state == State::Queued => route.task_created(TaskStatus::Queued),
-        (None, Some(to)) => route.task_created(label(to)),
+        (None, Some(_)) => route.task_created(task_status(task)),
         _ => route.task_moved(from.map(label), to.map(label)),
     }
     let Some(to) = to else { return };
@@ -31,6 +23,22 @@ pub(super) fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &T
     if from.is_some() {
         deliveries.notify_status(task);
     }
+}
+
+/// The label for a status.
+fn label(status: Status) -> TaskStatus {
+    match status {
+        Status::Working => TaskStatus::Working,
+        Status::InputRequired => TaskStatus::InputRequired,
+        Status::Completed => TaskStatus::Completed,
+        Status::Failed => TaskStatus::Failed,
+        Status::Cancelled => TaskStatus::Cancelled,
+    }
+}
+
+/// The label for where a task stands.
+pub(super) fn task_status(task: &Task) -> TaskStatus {
+    if task.state == State::Queued { TaskStatus::Queued } else { label(task.state.status()) }
 }
 
 /// The label for the ledger's word.
@@ -55,7 +63,12 @@ pub fn reject_reason(kind: &Kind) -> Option<RejectReason> {
             RejectReason::ALL.iter().find(|known| known.as_str() == *reason).copied()
         }
         Kind::Fault(Fault::Shutdown) => Some(RejectReason::Stopping),
-        Kind::Fault(_) | Kind::OtherEra | Kind::Denied(_) | Kind::Upstream { .. } | Kind::UpstreamNoMethod(_) => None,
+        Kind::Fault(_)
+        | Kind::Away(_)
+        | Kind::OtherEra
+        | Kind::Denied(_)
+        | Kind::Upstream { .. }
+        | Kind::UpstreamNoMethod(_) => None,
     }
 }
 
@@ -99,6 +112,9 @@ mod tests {
             Fault::UpstreamProtocol,
             Fault::UpstreamTooLarge,
             Fault::OutcomeUnknown,
+            Fault::ReplicaLost,
+            Fault::NoRoute { started: false },
+            Fault::NoRoute { started: true },
             Fault::Deadline { started: true },
             Fault::InputTimeout,
             Fault::Shutdown,

@@ -3,9 +3,12 @@
 //! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
 //! task's record before it is written, so that of all streams, on whichever replica, one writes it.
 
+mod far;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -13,11 +16,15 @@ use tokio::sync::mpsc;
 
 use crate::jsonrpc::{self, Id, raw_string};
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::seal::fingerprint;
 use crate::sse;
 use crate::task::dialect::core;
-use crate::task::{Event, Ledger, Owner, Progress, Question, State, Task, TaskId};
+use crate::task::{Event, Holder, Ledger, Owner, Progress, Question, SessionNumber, State, Task, TaskId};
 
+use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
+pub(super) use far::Far;
+use far::HeldHere;
 
 /// The streams that take tasks' messages.
 #[derive(Debug)]
@@ -29,6 +36,12 @@ pub struct Deliveries {
     claims: DashMap<u64, Vec<Claim>>,
     /// Questions that went down with their stream: the next stream hears that the old id is void.
     voided: DashMap<TaskId, Vec<u32>>,
+    /// Tasks whose calls are held here, where others may have to do with them.
+    held: HeldHere,
+    /// Where there are other processes.
+    far: Option<Far>,
+    /// What they are to be told.
+    outgoing: Mutex<Option<mpsc::Receiver<Message>>>,
     next_stream: AtomicU64,
 }
 
@@ -46,16 +59,36 @@ struct Claim {
 }
 
 impl Deliveries {
-    /// No streams yet.
+    /// No streams yet, in the process of that holder.
     #[must_use]
-    pub fn new(sessions: Arc<Sessions>) -> Self {
+    pub fn new(sessions: Arc<Sessions>, holder: &Holder) -> Self {
         Self {
             sessions,
             results: DashMap::new(),
             claims: DashMap::new(),
             voided: DashMap::new(),
-            next_stream: AtomicU64::new(1),
+            held: HeldHere::default(),
+            far: None,
+            outgoing: Mutex::default(),
+            next_stream: AtomicU64::new(first_stream(holder) + 1),
         }
+    }
+
+    /// The same in a process that is one of several. For so long is remembered who of them hears of a task. Where they
+    /// `are_apart`, a session's streams are anywhere, not at its home alone.
+    #[must_use]
+    pub fn among(sessions: Arc<Sessions>, me: &Holder, fresh: Duration, are_apart: bool) -> Self {
+        let (far, outgoing) = Far::new(me.clone(), fresh, are_apart);
+        Self { far: Some(far), outgoing: Mutex::new(Some(outgoing)), ..Self::new(sessions, me) }
+    }
+
+    pub(super) fn far(&self) -> Option<&Far> {
+        self.far.as_ref()
+    }
+
+    /// What the others are to be told, for the one who tells them.
+    pub(super) fn take_outgoing(&self) -> Option<mpsc::Receiver<Message>> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A stream with a number of its own.
@@ -81,38 +114,79 @@ impl Deliveries {
         });
     }
 
-    /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it,
-    /// else to nobody. A stream that is full loses it: notifications may be lost, memory may not.
+    /// Sends an event about a task to a `tasks/result` stream of it, else to a GET stream of the session that made it, else
+    /// to such a stream in another process, else to nobody. A stream that is full loses it: notifications may be lost,
+    /// memory may not.
     pub fn notify(&self, task: &Task, event: &Bytes) {
-        let newest = |number: usize| self.results.get(&task.id)?.iter().rev().nth(number).map(|r| r.stream.clone());
+        if !self.deliver(task.id, task.session, event)
+            && let Some(far) = &self.far
+        {
+            far.notify(task, event, self.may_be_anywhere(far, task));
+        }
+    }
+
+    /// The same towards streams of this process alone; says whether one took it.
+    pub(super) fn deliver(&self, task: TaskId, session: SessionNumber, event: &Bytes) -> bool {
+        let newest = |number: usize| self.results.get(&task)?.iter().rev().nth(number).map(|r| r.stream.clone());
         let results = (0..).map_while(newest);
-        let sent = results.into_iter().any(|stream| stream.offer(event));
-        if sent {
-            return;
+        if results.into_iter().any(|stream| stream.offer(event)) {
+            return true;
         }
-        if let Some(session) = self.sessions.by_number(task.session) {
-            let streams = session.live().streams.clone();
-            streams.iter().rev().any(|stream| stream.offer(event));
-        }
+        let Some(session) = self.sessions.by_number(session) else { return false };
+        let streams = session.live().streams.clone();
+        streams.iter().rev().any(|stream| stream.offer(event))
+    }
+
+    /// Whether the task's streams are likely to be elsewhere: its session is not at home here, or the task is not. Who waits
+    /// for it on a session of another home says so unasked.
+    fn may_be_anywhere(&self, far: &Far, task: &Task) -> bool {
+        far.are_apart
+            || task.holder != far.me
+            || task.epoch > 1
+            || self.sessions.by_number(task.session).is_some_and(|session| session.is_elsewhere())
     }
 
     /// Tells the status (2025-11-25 tasks, "Task Status Notification"): optional, without related-task metadata.
     pub fn notify_status(&self, task: &Task) {
-        if self.has_stream(task) {
+        if self.far.is_some() || self.has_stream_of(task.id, task.session) {
             let message = jsonrpc::notification("notifications/tasks/status", Some(&core::task(task)));
             self.notify(task, &sse::write_event(None, &message));
         }
     }
 
-    /// Whether anybody would hear of the task.
-    fn has_stream(&self, task: &Task) -> bool {
-        self.results.contains_key(&task.id)
-            || self.sessions.by_number(task.session).is_some_and(|session| !session.live().streams.is_empty())
+    /// Whether anybody here would hear of the task.
+    pub(super) fn has_stream_of(&self, task: TaskId, session: SessionNumber) -> bool {
+        self.results.contains_key(&task)
+            || self.sessions.by_number(session).is_some_and(|session| !session.live().streams.is_empty())
+    }
+
+    /// Tells the holder of a task that there is a stream for it here.
+    pub(super) fn announce(&self, task: &Task) {
+        if let Some(far) = self.far.as_ref().filter(|far| task.holder != far.me) {
+            far.tell(Message::mine(task.id, &task.holder, &far.me));
+        }
+    }
+
+    /// How often to do so while the stream is open; `None` where nobody else could be the holder.
+    pub(super) fn announce_every(&self) -> Option<Duration> {
+        self.far.as_ref().map(|far| far.fresh / 2)
     }
 
     /// Puts each waiting question of a task to a client: on a GET stream of the session that made the task, else on a
     /// `tasks/result` stream of a session that declared what it needs, else on whichever opens first.
     pub async fn offer(&self, ledger: &Ledger, task: &Task) {
+        self.offer_here(ledger, task).await;
+        let is_waiting = |question: &Question| question.progress == Progress::Waiting;
+        // Those that no stream here has taken. Whoever hears of it looks again at which those are.
+        if let Some(far) = self.far.as_ref().filter(|far| self.may_be_anywhere(far, task))
+            && task.state.questions().iter().any(is_waiting)
+        {
+            far.offer(task);
+        }
+    }
+
+    /// The same to streams of this process alone.
+    pub(super) async fn offer_here(&self, ledger: &Ledger, task: &Task) {
         let State::Held(asked) = &task.state else { return };
         for question in asked.questions.iter().filter(|question| question.progress == Progress::Waiting) {
             for stream in self.streams_for(task, question) {
@@ -202,6 +276,19 @@ impl Deliveries {
         }
     }
 
+    /// Gives back what streams of a process that is gone had claimed of a task, and puts it to others.
+    pub(super) async fn release_lost(&self, ledger: &Ledger, task: &Task, of: &Holder) {
+        let claimed = task.state.questions().iter().filter_map(|question| match question.progress {
+            Progress::Claimed(stream) if stream & !OWN_STREAMS == first_stream(of) => Some(stream),
+            Progress::Claimed(_) | Progress::Waiting | Progress::Answered(_) => None,
+        });
+        let mut streams: Vec<u64> = claimed.collect();
+        streams.dedup();
+        for stream in streams {
+            self.release_task(ledger, &task.owner, task.id, stream).await;
+        }
+    }
+
     /// Forgets the claims of an ended task and tells clients that its open questions are void.
     pub fn task_ended(&self, task: &Task, open: &[Question]) {
         self.voided.remove(&task.id);
@@ -212,10 +299,60 @@ impl Deliveries {
 
     /// Tells the client that a question which it has seen is void (2025-11-25 cancellation).
     pub fn void(&self, task: &Task, question: &Question) {
-        if let Progress::Claimed(stream) = question.progress {
-            while self.disclaim(stream, task.id, question.number) {}
-            self.notify(task, &void_event(task.id, question.number));
+        let Progress::Claimed(stream) = question.progress else { return };
+        match self.far.as_ref().filter(|far| !far.is_mine(stream)) {
+            // Only there is it known to whom it was shown.
+            Some(far) => far.tell(Message::void(task, question.number, stream)),
+            None => {
+                while self.disclaim(stream, task.id, question.number) {}
+                self.notify(task, &void_event(task.id, question.number));
+            }
         }
+    }
+
+    /// The same for a question that was written to a stream of this process, at the word of another.
+    pub(super) fn void_here(&self, task: TaskId, session: SessionNumber, number: u32, stream: u64) {
+        if self.far.as_ref().is_some_and(|far| far.is_mine(stream)) {
+            while self.disclaim(stream, task, number) {}
+            self.deliver(task, session, &void_event(task, number));
+        }
+    }
+
+    /// A process is gone: the questions on its streams wait again, for as far as their calls are held here.
+    pub(super) async fn streams_gone(&self, ledger: &Ledger, holder: &Holder) {
+        let Some(far) = &self.far else { return };
+        far.note_dead(holder);
+        for (task, owner) in self.held.all() {
+            if let Ok(Some(task)) = ledger.get(&owner, task).await {
+                self.release_dead(ledger, &task).await;
+            }
+        }
+    }
+
+    /// Gives back those questions of a task whose streams went with their process.
+    async fn release_dead(&self, ledger: &Ledger, task: &Task) {
+        let Some(far) = &self.far else { return };
+        let dead = |question: &Question| match question.progress {
+            Progress::Claimed(stream) if far.is_dead(stream) => Some(stream),
+            Progress::Claimed(_) | Progress::Waiting | Progress::Answered(_) => None,
+        };
+        let streams: std::collections::BTreeSet<u64> = task.state.questions().iter().filter_map(dead).collect();
+        for stream in streams {
+            self.release_task(ledger, &task.owner, task.id, stream).await;
+        }
+    }
+
+    /// From now on the call of the task is held here, until [`Deliveries::held_no_more`].
+    pub(super) async fn held_here(&self, ledger: &Ledger, task: &Task) {
+        if self.far.is_some() {
+            self.held.note(task);
+            self.release_dead(ledger, task).await;
+        }
+    }
+
+    /// The call of the task is over.
+    pub(super) fn held_no_more(&self, task: TaskId) {
+        self.held.forget(task);
     }
 
     /// Forgets the claim of a question that was answered.
@@ -235,6 +372,17 @@ impl Deliveries {
         });
         found
     }
+}
+
+/// The numbers that one process has for its streams.
+const OWN_STREAMS: u64 = (1 << 32) - 1;
+
+/// Where the numbers of a process's streams begin: claims of several processes stand in one record. Below 2^53, which every
+/// reader keeps exactly.
+fn first_stream(holder: &Holder) -> u64 {
+    let [first, second, third, ..] = fingerprint(&[holder.as_str()]);
+    let process = u64::from(u32::from_be_bytes([0, first, second, third]) >> 4);
+    process << 32
 }
 
 fn void_event(task: TaskId, number: u32) -> Bytes {

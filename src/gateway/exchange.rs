@@ -21,15 +21,16 @@ use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code};
 use crate::mcp::capabilities::Undeclared;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
-use crate::task::{Answer, Owner, TaskId};
-use crate::upstream::messages::Messages;
-use crate::upstream::{Denied, Error, Reply};
+use crate::task::{Answer, Owner, Question, TaskId};
+use crate::upstream::messages::{Came, Messages};
+use crate::upstream::{Denied, Error, Reply, SessionKey};
 
 use super::rejection::{Chain, Fault};
 use super::session::{Held, Session};
 use super::{Gateway, Route};
 
 use legacy::Resumption;
+pub(super) use modern::Asking;
 pub(super) use modern::Refresh;
 use modern::{Again, Draft, Refreshing, Rounds};
 
@@ -59,6 +60,8 @@ pub(super) struct Dispatch {
     pub(super) headers: HeaderMap,
     /// From which level on log messages are wanted of a modern upstream.
     pub(super) log_level: Option<Box<str>>,
+    /// The request id upstream, where it was minted before; above all of this call.
+    pub(super) id: Option<Id>,
     /// How to come by headers that repeat arguments when those that are there are wrong.
     pub(super) refresh: Option<Refresh>,
     /// What the call occupies (a place, a gate, a lease); given back at its end.
@@ -78,6 +81,8 @@ pub(super) enum Happening {
     Withdrawn(Id),
     /// The upstream has the answer to a question.
     Settled(Id),
+    /// The call has come as far as this. Told only where it is asked for, after all that happened before.
+    Moved(Trace),
     /// The call is over.
     Ended(End),
 }
@@ -95,6 +100,32 @@ pub(super) enum End {
     SessionGone,
     /// It failed.
     Fault(Fault),
+}
+
+/// By what somebody else could take a call up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trace {
+    /// The request id upstream.
+    pub(super) id: Id,
+    /// The last event id of the call's own stream.
+    pub(super) event: Option<Box<str>>,
+    /// What a stateless upstream waits for, or waited.
+    pub(super) round: Option<Asking>,
+}
+
+/// A call of somebody else's that goes on.
+pub(super) enum Resumed {
+    /// Its stream.
+    Stream {
+        /// What comes after the last event that was seen.
+        reply: Reply,
+        /// By what it was taken up.
+        trace: Trace,
+        /// Questions that the upstream has put, which are not settled.
+        asked: Vec<Id>,
+    },
+    /// It waits for answers, and the upstream does nothing until then.
+    Round(Asking, Vec<Question>),
 }
 
 /// A call that was sent. Dropped before its end, it tells a legacy upstream nothing; see [`Exchange::cancel`].
@@ -121,6 +152,8 @@ pub(super) struct Exchange {
     /// Something on the stream was no message.
     saw_garbage: bool,
     progress: Option<f64>,
+    /// What was told of how far it has come; `None`: nobody wants to know.
+    traced: Option<Trace>,
     /// `None`: they were given back.
     places: Option<Box<dyn Send>>,
 }
@@ -143,17 +176,43 @@ enum Source {
 impl Exchange {
     /// Sends the call, as soon as somebody asks what happens next.
     pub(super) fn new(dispatch: Dispatch) -> Self {
+        let mut exchange = Self::begin(dispatch);
+        exchange.send(None, Duration::ZERO);
+        if !exchange.is_modern() && !exchange.may_visit() {
+            exchange.draft.forget();
+        }
+        exchange
+    }
+
+    /// Goes on with a call that was sent by another process.
+    pub(super) fn resume(dispatch: Dispatch, resumed: Resumed) -> Self {
+        let (reply, trace, asked) = match resumed {
+            Resumed::Stream { reply, trace, asked } => (reply, trace, asked),
+            Resumed::Round(asking, questions) => {
+                let mut exchange = Self::begin(dispatch);
+                exchange.ask_on(&asking, questions);
+                return exchange;
+            }
+        };
+        let mut exchange = Self::begin(Dispatch { id: Some(trace.id), ..dispatch });
+        exchange.resumption = Resumption::after(trace.event.map(Into::into));
+        exchange.source = Source::Sending(Box::pin(std::future::ready(Ok(reply))));
+        exchange.open = asked.into_iter().map(|id| Open { id, is_answered: false }).collect();
+        exchange
+    }
+
+    fn begin(dispatch: Dispatch) -> Self {
         let Dispatch { gateway, route, session, places, .. } = dispatch;
-        let Dispatch { method, params, wants_progress, headers, log_level, refresh, .. } = dispatch;
+        let Dispatch { method, params, wants_progress, headers, log_level, refresh, id, .. } = dispatch;
         let draft = Draft { method, params, headers, wants_progress, log_level, refresh };
-        let id = gateway.mint();
+        let id = id.unwrap_or_else(|| gateway.mint());
         let (side, side_messages) = mpsc::channel(SIDE_MESSAGES);
         session.live().held.insert(id.clone(), Held { task: None, token: id.as_json().into(), side });
         let is_legacy = session.terms.upstream.version.has_sessions();
         if is_legacy {
             gateway.listen(&route, &session, None);
         }
-        let mut exchange = Self {
+        Self {
             draft: if is_legacy { draft.for_legacy() } else { draft },
             gateway,
             route,
@@ -171,13 +230,9 @@ impl Exchange {
             is_out: true,
             saw_garbage: false,
             progress: None,
+            traced: None,
             places: Some(places),
-        };
-        exchange.send(None, Duration::ZERO);
-        if is_legacy && !exchange.may_visit() {
-            exchange.draft.forget();
         }
-        exchange
     }
 
     fn is_modern(&self) -> bool {
@@ -198,6 +253,38 @@ impl Exchange {
     pub(super) fn becomes(&self, task: TaskId, owner: &Arc<Owner>) {
         if let Some(held) = self.session.live().held.get_mut(&self.key) {
             held.task = Some((task, Arc::clone(owner)));
+        }
+    }
+
+    /// From now on it is told how far the call has come, so that another process could go on with it.
+    pub(super) fn trace(&mut self) {
+        self.traced = Some(Trace { id: self.id.clone(), event: None, round: None });
+        self.moved();
+    }
+
+    /// The request id upstream.
+    pub(super) fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// The conversation with the upstream.
+    pub(super) fn conversation(&self) -> &SessionKey {
+        &self.session.terms.upstream
+    }
+
+    /// Tells how far the call has come, if that has changed.
+    fn moved(&mut self) {
+        let Some(traced) = &mut self.traced else { return };
+        let event = match &self.source {
+            Source::Reading(messages) if !messages.is_between_events() => return,
+            Source::Reading(messages) => messages.last_event_id(),
+            Source::Sending(_) | Source::Refreshing(_) | Source::Over => self.resumption.last_event_id(),
+        };
+        let round = self.rounds.asking();
+        let is_new_event = event.is_some_and(|event| traced.event.as_deref() != Some(event));
+        if traced.id != self.id || is_new_event || (round.is_some() && traced.round != round) {
+            *traced = Trace { id: self.id.clone(), event: event.map(Into::into), round };
+            self.ready.push_back(Happening::Moved(traced.clone()));
         }
     }
 
@@ -222,11 +309,15 @@ impl Exchange {
             // A server that asks and takes no answers is read no further.
             let may_read = self.postings.len() < POSTINGS;
             tokio::select! {
-                message = next_message(&mut self.source, self.route.max_message), if may_read => match message {
-                    Ok(Some(message)) => self.take(&message),
-                    Ok(None) => self.lost(None),
-                    Err(error) => self.lost(Some(error)),
-                },
+                came = next_message(&mut self.source, self.route.max_message), if may_read => {
+                    match came {
+                        Ok(Some(Came::Message(message))) => self.take(&message),
+                        Ok(Some(Came::Mark)) => {}
+                        Ok(None) => self.lost(None),
+                        Err(error) => self.lost(Some(error)),
+                    }
+                    self.moved();
+                }
                 Some(message) = self.side.recv(), if may_read => self.take(&message),
                 Some(settled) = self.postings.next() => if let Some(id) = settled {
                     self.open.retain(|open| open.id != id);
@@ -279,6 +370,12 @@ impl Exchange {
         // Best effort, and logged.
         drop(gateway.post_upstream(&route, &session, body).await);
         drop(self);
+    }
+
+    /// Lets go of a call that another process has taken up: the upstream hears nothing more of it from here.
+    pub(super) fn let_go(mut self) {
+        self.postings.clear();
+        self.give_up();
     }
 
     /// Counts the call's end, once, and gives its places back.
@@ -447,20 +544,22 @@ fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
     match fault {
         Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
         Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
-        Fault::OutcomeUnknown => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store => UpstreamOutcome::Abandoned,
+        Fault::OutcomeUnknown | Fault::ReplicaLost => UpstreamOutcome::Lost,
+        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store | Fault::NoRoute { .. } => {
+            UpstreamOutcome::Abandoned
+        }
     }
 }
 
-/// The next message, whether the reply has begun or not. Cancel-safe.
-async fn next_message(source: &mut Source, limit: usize) -> Result<Option<Bytes>, Error> {
+/// What comes next, whether the reply has begun or not. Cancel-safe.
+async fn next_message(source: &mut Source, limit: usize) -> Result<Option<Came>, Error> {
     loop {
         match source {
             Source::Sending(sending) => {
                 let reply = sending.as_mut().await?;
                 *source = Source::Reading(Box::new(Messages::of_reply(reply, limit)));
             }
-            Source::Reading(messages) => return messages.next().await,
+            Source::Reading(messages) => return messages.advance().await,
             Source::Refreshing(_) | Source::Over => return std::future::pending().await,
         }
     }

@@ -54,7 +54,7 @@ impl Gateway {
             // A client of the other dialect may have it on its screen.
             Ok(_) => self.deliveries.void(task, question),
             // Somebody was faster, or the task has ended.
-            Err(ApplyError::Refused { .. } | ApplyError::NotFound) => {}
+            Err(ApplyError::Refused { .. } | ApplyError::Fenced | ApplyError::NotFound) => {}
             Err(ApplyError::Store(error)) => return Err(error.into()),
         }
         Ok(())
@@ -65,7 +65,7 @@ impl Gateway {
         let task = self.named_task(call, request).await?;
         let id = task.id;
         match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
-            Ok(_) | Err(ApplyError::Refused { .. }) => {
+            Ok(_) | Err(ApplyError::Refused { .. } | ApplyError::Fenced) => {
                 Ok(Answer::json(jsonrpc::response(&request.id, extension::ACKNOWLEDGED)))
             }
             Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),

@@ -4,6 +4,7 @@
 //! A job owns the call with the upstream; the client's connection only waits for what comes of it. A client that goes away
 //! before it has its answer, or the task's handle, has cancelled (2026-07-28 transports, "Cancellation").
 
+mod again;
 mod client;
 mod course;
 mod job;
@@ -45,7 +46,8 @@ use job::{Job, What};
 use lists::{List, listed};
 use state::Binding;
 
-pub(super) use parking::Parking;
+pub(super) use lists::listed_at;
+pub(super) use parking::{Parking, parked_at};
 pub(super) use refusal::refusal;
 
 impl Gateway {

@@ -4,25 +4,35 @@
 
 mod conversation;
 mod ending;
+pub(super) mod stored;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 
+use crate::jsonrpc::Id;
 use crate::metrics::Queued;
 use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, State, Task};
+use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
 pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{errored, finish_of};
+use stored::Trail;
 
-use super::exchange::{self, Dispatch, Exchange, Happening, Refresh};
+use super::exchange::{self, Dispatch, Exchange, Happening, Refresh, Resumed, Trace};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
 use super::{Gateway, Route};
+
+/// How soon a record is read again that could not be read.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+/// How soon an end is written again that could not be written; it doubles each time.
+const WRITE_AGAIN: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A call that a task stands for.
 pub(super) struct HeldCall {
@@ -36,7 +46,7 @@ pub(super) struct HeldCall {
     /// Until it has the tenant's place.
     queued: Option<Queued>,
     /// Counts it out when all else is over.
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// The task's record, as the job of its call sees it.
@@ -48,12 +58,34 @@ pub(super) struct Record {
     pub(super) input_timeout: Duration,
 }
 
+/// What became of a write.
+enum Written {
+    Done,
+    /// The record has ended, or is gone.
+    TooLate,
+    /// Somebody else holds the call by now.
+    Fenced,
+    /// The store failed to the last.
+    Lost,
+}
+
+/// Why an event was not applied.
+enum Unapplied {
+    Refused,
+    /// The store failed.
+    Away,
+    /// Somebody else holds the call by now.
+    Fenced,
+}
+
 /// A call before it is sent.
 pub(super) struct Draft {
     /// `params` for the upstream as JSON text, without task vocabulary.
     pub(super) params: String,
     pub(super) wants_progress: bool,
     pub(super) headers: HeaderMap,
+    /// The request id upstream, where it was minted before.
+    pub(super) id: Option<Id>,
     /// How to come by other headers that repeat arguments; filled in when it is sent.
     pub(super) refresh: Option<Refresh>,
     pub(super) exclusive: bool,
@@ -62,9 +94,9 @@ pub(super) struct Draft {
 impl Draft {
     /// The same call for another session.
     fn copy(&self) -> Self {
-        let Self { params, wants_progress, headers, exclusive, refresh: _ } = self;
+        let Self { params, wants_progress, headers, exclusive, id: _, refresh: _ } = self;
         let (params, headers) = (params.clone(), headers.clone());
-        Self { params, wants_progress: *wants_progress, headers, exclusive: *exclusive, refresh: None }
+        Self { params, wants_progress: *wants_progress, headers, exclusive: *exclusive, id: None, refresh: None }
     }
 }
 
@@ -76,6 +108,8 @@ enum End {
     Fault(Fault),
     /// The record has ended, or is gone: the client cancelled.
     Over,
+    /// Somebody else holds the call by now.
+    Fenced,
 }
 
 impl HeldCall {
@@ -88,7 +122,7 @@ impl HeldCall {
         queued: Option<Queued>,
     ) -> Self {
         let counted = Counted::new(&record.gateway, &route, &session);
-        Self { record, route, session, draft: Some(draft), exchange: None, queued, _counted: counted }
+        Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
     }
 
     /// The call of a task that was made when it had been sent already, with what it asked by then.
@@ -103,7 +137,29 @@ impl HeldCall {
         exchange.becomes(record.task.id, &record.task.owner);
         exchange.put_back(asked);
         let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
-        Self { record, route, session, draft: None, exchange: Some(exchange), queued, _counted: counted }
+        Self { record, route, session, draft: None, exchange: Some(exchange), queued, counted }
+    }
+
+    /// The call of a task whose holder is gone, where the upstream's answer to it can be read on.
+    pub(super) async fn resume(
+        record: Record,
+        route: Arc<Route>,
+        session: Arc<Session>,
+        draft: Draft,
+        resumed: Resumed,
+    ) -> Self {
+        let draft = with_mirrored(draft, &record.gateway, &route, &session).await;
+        let counted = Counted::new(&record.gateway, &route, &session);
+        let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
+        let mut call = Self { record, route, session, draft: None, exchange: None, queued, counted };
+        // The upstream is at work on it already, so that nobody waits for a place. Whoever runs alone does so where nobody
+        // else has begun meanwhile.
+        let alone = draft.exclusive.then(|| call.session.exclusive().try_write_owned().ok()).flatten();
+        let places = Box::new((alone, call.route.metrics.upstream_in_flight()));
+        let exchange = Exchange::resume(call.dispatch(draft, places), resumed);
+        exchange.becomes(call.record.task.id, &call.record.task.owner);
+        call.exchange = Some(exchange);
+        call
     }
 
     /// Runs the call to its end.
@@ -146,12 +202,24 @@ impl HeldCall {
             exchange.give_up();
         }
         // The record first: whoever waits must not wait for an upstream that takes no messages.
-        self.record.finish(end).await;
-        match (self.exchange.take(), stop_because) {
-            (Some(exchange), Some(reason)) => exchange.cancel(reason).await,
-            (exchange, _) => drop(exchange),
+        let written = self.record.finish(end).await;
+        match (self.exchange.take(), stop_because, written) {
+            // The call is, or will be, another holder's: not to be stopped from here.
+            (exchange, _, Written::Fenced) => self.leave(exchange),
+            (exchange, _, Written::Lost) if self.record.is_shared() => self.leave(exchange),
+            (Some(exchange), Some(reason), _) => exchange.cancel(reason).await,
+            (exchange, _, _) => drop(exchange),
         }
         None
+    }
+
+    /// Leaves the call to whoever holds it now.
+    fn leave(&mut self, exchange: Option<Exchange>) {
+        if let Some(exchange) = exchange {
+            exchange.let_go();
+        }
+        self.counted.is_left = true;
+        tracing::info!(task = %self.record.task.id, "the call of a task is left to another holder");
     }
 
     /// Waits for the places, sends the call and reads to the end.
@@ -166,11 +234,18 @@ impl HeldCall {
                 places = take_places(&self.route, &self.session, &self.record.task, draft.exclusive) => places,
                 () = self.record.ended(&mut watch) => return End::Over,
             };
-            let draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
+            let mut draft = with_mirrored(draft, &self.record.gateway, &self.route, &self.session).await;
+            let id = draft.id.get_or_insert_with(|| self.record.gateway.mint()).clone();
+            // Else a call could be with an upstream of which nobody knows where that is.
+            if self.session.is_unlisted() && self.session.terms.upstream.id.is_some() {
+                self.record
+                    .note(&Trail::of(&Trace { id, event: None, round: None }, &self.session.terms.upstream))
+                    .await;
+            }
             self.exchange = Some(self.send(draft, places));
         } else if self.queued.take().is_some() {
             // It is over the tenant's number of places then: nothing can take a running call back into the queue.
-            self.record.apply(Event::Start).await;
+            drop(self.record.apply(Event::Start).await);
         }
         match &mut self.exchange {
             Some(exchange) => Conversation::new(&self.record, exchange).run(&mut watch).await,
@@ -181,10 +256,16 @@ impl HeldCall {
     fn send(&self, draft: Draft, places: Box<dyn Send>) -> Exchange {
         let Record { gateway, task, .. } = &self.record;
         self.route.metrics.task_queued_for(gateway.clock.now().since(task.created_at));
+        let exchange = Exchange::new(self.dispatch(draft, places));
+        exchange.becomes(task.id, &task.owner);
+        exchange
+    }
+
+    fn dispatch(&self, draft: Draft, places: Box<dyn Send>) -> Dispatch {
         // Only clients with a session have a level that outlives a request.
         let level = self.session.bridge.level();
-        let exchange = Exchange::new(Dispatch {
-            gateway: Arc::clone(gateway),
+        Dispatch {
+            gateway: Arc::clone(&self.record.gateway),
             route: Arc::clone(&self.route),
             session: Arc::clone(&self.session),
             method: "tools/call".into(),
@@ -192,11 +273,10 @@ impl HeldCall {
             wants_progress: draft.wants_progress,
             headers: draft.headers,
             log_level: level.map(|level| level.as_str().into()),
+            id: draft.id,
             refresh: draft.refresh,
             places,
-        });
-        exchange.becomes(task.id, &task.owner);
-        exchange
+        }
     }
 }
 
@@ -224,6 +304,7 @@ impl End {
             Self::Call(exchange::End::SessionGone) => Some(Fault::UpstreamUnreachable.reason()),
             Self::Call(exchange::End::Fault(fault)) | Self::Fault(fault) => Some(fault.reason()),
             Self::Over => Some("the task was cancelled"),
+            Self::Fenced => None,
         }
     }
 }
@@ -234,12 +315,14 @@ struct Counted {
     session: Arc<Session>,
     route: Arc<Route>,
     gateway: Arc<Gateway>,
+    /// Somebody else holds the call by now, and needs the session.
+    is_left: bool,
 }
 
 impl Counted {
     fn new(gateway: &Arc<Gateway>, route: &Arc<Route>, session: &Arc<Session>) -> Self {
         session.live().unfinished += 1;
-        Self { session: Arc::clone(session), route: Arc::clone(route), gateway: Arc::clone(gateway) }
+        Self { session: Arc::clone(session), route: Arc::clone(route), gateway: Arc::clone(gateway), is_left: false }
     }
 }
 
@@ -252,7 +335,7 @@ impl Drop for Counted {
         };
         self.session.touch(self.gateway.clock.now());
         Gateway::listen_no_more(&self.session);
-        if left == 0 && self.session.ended.is_cancelled() {
+        if left == 0 && !self.is_left && self.session.ended.is_cancelled() {
             self.gateway.close_upstream(&self.route, &self.session);
         }
     }
@@ -267,48 +350,77 @@ impl Record {
         })
     }
 
-    /// Applies an event of the call's; `None` when it was refused.
-    async fn apply(&self, event: Event) -> Option<Arc<Task>> {
+    /// Applies an event of the call's.
+    async fn apply(&self, event: Event) -> Result<Arc<Task>, Unapplied> {
         let Self { gateway, task, .. } = self;
-        match gateway.ledger.apply(&task.owner, task.id, event).await {
-            Ok(task) => Some(task),
-            Err(error) => {
-                tracing::debug!(error = %Chain(&error), task = %task.id, "an event was not applied");
-                None
+        gateway.ledger.apply_held(task, event).await.map_err(|error| {
+            tracing::debug!(error = %Chain(&error), task = %task.id, "an event was not applied");
+            match error {
+                ApplyError::Fenced => Unapplied::Fenced,
+                ApplyError::Store(_) => Unapplied::Away,
+                ApplyError::NotFound | ApplyError::Refused { .. } => Unapplied::Refused,
             }
+        })
+    }
+
+    /// Whether another process may take the call up.
+    fn is_shared(&self) -> bool {
+        self.gateway.ledger.outlives_holders()
+    }
+
+    /// Notes how far the call has come, for whoever takes it up. One that can't be noted is noted a little later.
+    async fn note(&self, trail: &Trail<'_>) {
+        if !self.is_shared() {
+            return;
+        }
+        if let Err(error) = self.gateway.ledger.note_trail(&self.task, trail.to_text()).await {
+            tracing::debug!(error = %Chain(&error), task = %self.task.id, "how far a call has come was not noted");
         }
     }
 
-    /// Waits for the tenant's place; `false` when the task ended first.
+    /// Whether this is the record of somebody else's call by now.
+    fn is_others(&self, task: &Task) -> bool {
+        task.epoch != self.task.epoch
+    }
+
+    /// Waits for the tenant's place; `false` when the task ended first, or is somebody else's.
     async fn has_started(&self, watch: &mut Watch) -> bool {
         loop {
+            let mut failed = false;
             match self.gateway.ledger.get(&self.task.owner, self.task.id).await {
+                Ok(Some(task)) if self.is_others(&task) => return false,
                 Ok(Some(task)) => match task.state {
                     State::Queued => {}
                     State::Held(_) => return true,
                     State::Ended(_) => return false,
                 },
                 Ok(None) => return false,
-                Err(error) => tracing::warn!(error = %Chain(&error), "a queued task can't be read"),
+                Err(error) => {
+                    failed = true;
+                    tracing::warn!(error = %Chain(&error), "a queued task can't be read");
+                }
             }
-            if !watch.changed().await {
-                return false;
+            tokio::select! {
+                is_changed = watch.changed() => if !is_changed {
+                    return false;
+                },
+                () = tokio::time::sleep(READ_AGAIN), if failed => {}
             }
         }
     }
 
-    /// Resolves when the record has ended or is gone.
+    /// Resolves when the record has ended, is gone or is somebody else's.
     async fn ended(&self, watch: &mut Watch) {
         while watch.changed().await {
             let task = self.gateway.ledger.get(&self.task.owner, self.task.id).await;
-            if task.is_ok_and(|task| task.is_none_or(|task| task.state.is_ended())) {
+            if task.is_ok_and(|task| task.is_none_or(|task| task.state.is_ended() || self.is_others(&task))) {
                 return;
             }
         }
     }
 
     /// Writes the end into the record, unless somebody was faster.
-    async fn finish(&self, end: End) {
+    async fn finish(&self, end: End) -> Written {
         let finish = match end {
             End::Call(exchange::End::Answered(message)) => finish_of(&message),
             End::Call(exchange::End::Refused { error, .. }) => errored(&error),
@@ -316,13 +428,43 @@ impl Record {
             End::Call(exchange::End::Denied(_)) => failed(Fault::UpstreamProtocol),
             End::Call(exchange::End::SessionGone) => failed(Fault::UpstreamUnreachable),
             End::Call(exchange::End::Fault(fault)) | End::Fault(fault) => failed(fault),
-            End::Over => return,
+            End::Over => return Written::TooLate,
+            End::Fenced => return Written::Fenced,
         };
-        match self.gateway.end_task(&self.task.owner, self.task.id, finish).await {
-            Ok(_) | Err(ApplyError::NotFound | ApplyError::Refused { .. }) => {}
-            Err(ApplyError::Store(error)) => {
-                tracing::error!(error = %Chain(&error), task = %self.task.id, "an end could not be stored");
+        self.write(finish).await
+    }
+
+    /// Ends the task. A store that is away for a while costs no outcome: where others can read the record it is written when
+    /// the store is back.
+    /// Says whether it was this that ended it.
+    pub(super) async fn end(&self, finish: Finish) -> bool {
+        matches!(self.write(finish).await, Written::Done)
+    }
+
+    /// Another handle of it.
+    pub(super) fn copy(&self) -> Self {
+        let Self { gateway, task, input_timeout } = self;
+        Self { gateway: Arc::clone(gateway), task: Arc::clone(task), input_timeout: *input_timeout }
+    }
+
+    async fn write(&self, finish: Finish) -> Written {
+        let mut pause = WRITE_AGAIN;
+        loop {
+            let error = match self.gateway.end_held(&self.task, finish.clone()).await {
+                Ok(_) => return Written::Done,
+                Err(ApplyError::NotFound | ApplyError::Refused { .. }) => return Written::TooLate,
+                Err(ApplyError::Fenced) => return Written::Fenced,
+                Err(ApplyError::Store(error)) => error,
+            };
+            tracing::error!(error = %Chain(&error), task = %self.task.id, "an end could not be stored");
+            if !self.is_shared() {
+                return Written::Lost;
             }
+            let again = self.gateway.jobs.stopping().run_until_cancelled(tokio::time::sleep(pause)).await;
+            if again.is_none() {
+                return Written::Lost;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Gateway {
         }
         match applied {
             // An answer that comes too late is well-formed, and nobody's fault.
-            Ok(_) | Err(ApplyError::Refused { .. } | ApplyError::NotFound) => Ok(Answer::Accepted),
+            Ok(_) | Err(ApplyError::Refused { .. } | ApplyError::Fenced | ApplyError::NotFound) => Ok(Answer::Accepted),
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
     }

@@ -42,6 +42,16 @@ pub enum Questions {
     InCall,
 }
 
+/// What becomes of a call that the upstream may have seen, when the process that held it is gone and its answer can't be
+/// taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLost {
+    /// Its task fails.
+    Fail,
+    /// It is run again, where the tool says itself that this does no harm (`idempotentHint` or `readOnlyHint`).
+    RetryIdempotent,
+}
+
 /// How the tasks of one tool live.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskPolicy {
@@ -65,6 +75,8 @@ pub struct TaskPolicy {
     pub retention: Duration,
     /// How often clients are asked to poll.
     pub poll_interval: Duration,
+    /// What becomes of a call whose process is gone.
+    pub on_lost: OnLost,
     /// Text for the model while the task runs.
     pub immediate_response: Option<String>,
 }
@@ -83,6 +95,7 @@ impl Default for TaskPolicy {
             max_ttl: minutes(24 * 60),
             retention: minutes(10),
             poll_interval: Duration::from_secs(1),
+            on_lost: OnLost::Fail,
             immediate_response: None,
         }
     }

@@ -83,6 +83,8 @@ pub enum Kind {
     /// The upstream refused a modern request, or the session that it was to be translated on, unread, since it speaks the
     /// other era now. Never told: the request is sent once more, in the other way.
     OtherEra,
+    /// Only a replica could serve it that can't be reached now; nothing was done. When that may be known to be back or gone.
+    Away(Duration),
     /// The upstream, the store or the gateway itself failed.
     Fault(Fault),
     /// The upstream says, in these words, that it has no such method; to a modern client (JSON text of the `error`).
@@ -111,6 +113,13 @@ pub enum Fault {
     UpstreamTooLarge,
     /// It went away; whether the tool ran is not known.
     OutcomeUnknown,
+    /// The process that held the call is gone; whether the tool ran is not known.
+    ReplicaLost,
+    /// The server that the call was for is no longer configured. `started`: it may have seen the call.
+    NoRoute {
+        /// Whether it may have seen the call.
+        started: bool,
+    },
     /// The deadline passed. `started`: the upstream had seen the call.
     Deadline {
         /// Whether the upstream had seen the call.
@@ -129,9 +138,10 @@ impl Fault {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::UpstreamUnreachable | Self::Credentials => "upstream_unreachable",
+            Self::UpstreamUnreachable | Self::Credentials | Self::NoRoute { started: false } => "upstream_unreachable",
             Self::UpstreamProtocol | Self::UpstreamTooLarge => "upstream_protocol",
-            Self::OutcomeUnknown => "outcome_unknown",
+            Self::OutcomeUnknown | Self::NoRoute { started: true } => "outcome_unknown",
+            Self::ReplicaLost => "replica_lost",
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
             Self::Shutdown => "shutdown",
@@ -156,6 +166,15 @@ impl Fault {
             }
             Self::OutcomeUnknown => {
                 "The connection to the server behind the gateway was lost; whether the call took effect is not known."
+            }
+            Self::ReplicaLost => {
+                "The replica of the gateway that held the call is gone; whether the call took effect is not known."
+            }
+            Self::NoRoute { started: false } => {
+                "The gateway no longer serves the server that the call was for; nothing was run."
+            }
+            Self::NoRoute { started: true } => {
+                "The gateway no longer serves the server that the call was for; whether the call took effect is not known."
             }
             Self::Deadline { .. } => "The call took longer than the gateway's deadline for it and was cancelled.",
             Self::InputTimeout => "Nobody answered the server's question in time.",
@@ -227,10 +246,12 @@ impl From<StoreError> for Kind {
                 let retry_after = match reason {
                     // The first task that goes makes room for one. Of bytes it may hold too few: then the next answer says more.
                     QuotaReason::KeptTasks | QuotaReason::KeptBytes => until_expiry.unwrap_or(QUOTA_RETRY),
+                    QuotaReason::Creates => until_expiry.unwrap_or(QUOTA_RETRY).max(QUOTA_RETRY / 1000),
                     QuotaReason::RunningTasks | QuotaReason::QueuedTasks => QUOTA_RETRY,
                 };
                 Self::Quota { reason: reason.as_str(), limit, retry_after }
             }
+            known if known.is_known() => Self::Fault(Fault::Store),
             other => {
                 tracing::error!(error = %Chain(&other), "store failed");
                 Self::Fault(Fault::Store)
@@ -259,6 +280,7 @@ impl Rejection {
             Kind::NoSession => StatusCode::NOT_FOUND,
             Kind::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Scopes(_) => StatusCode::FORBIDDEN,
+            Kind::Away(_) => StatusCode::SERVICE_UNAVAILABLE,
             // No request was asked that could be answered with a message in a 200.
             Kind::Fault(Fault::Shutdown) if self.id.is_none() => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Fault(_) if self.id.is_none() => StatusCode::BAD_GATEWAY,
@@ -286,7 +308,7 @@ impl Rejection {
     /// What `Retry-After` says, if the status calls for it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if let Kind::Rate { retry_after, .. } = self.kind { Some(retry_after) } else { None }
+        if let Kind::Rate { retry_after, .. } | Kind::Away(retry_after) = self.kind { Some(retry_after) } else { None }
     }
 
     /// The response message.
@@ -371,6 +393,14 @@ impl Kind {
             Self::Rate { reason, retry_after } => {
                 ErrorObject::new(code::TOO_MANY_REQUESTS, "Too many requests; slow down.").with_data(&Limited {
                     reason,
+                    limit: None,
+                    retry_after_ms: millis(retry_after),
+                })
+            }
+            Self::Away(retry_after) => {
+                let message = "The replica of the gateway that has this session can't be reached; nothing was done. Try again later.";
+                ErrorObject::new(code::INTERNAL_ERROR, message).with_data(&Limited {
+                    reason: Fault::ReplicaLost.reason(),
                     limit: None,
                     retry_after_ms: millis(retry_after),
                 })

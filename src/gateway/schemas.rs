@@ -1,5 +1,5 @@
 //! What a modern upstream's tools say of themselves, as far as a gateway must obey it: which arguments their calls repeat
-//! in headers, and how their output looks to legacy clients.
+//! in headers, how their output looks to legacy clients, and whether they may be run again.
 //!
 //! Read with `tools/list` when it is first needed, by one job for all who wait; kept for a while, used a little longer
 //! while it is read anew. Where it can't be read, calls pass unchecked and are counted: the upstream checks as well.
@@ -47,6 +47,8 @@ pub(super) struct Shape {
     mirrored: Vec<Mirrored>,
     /// Legacy clients see its output schema wrapped.
     pub(super) wraps_output: bool,
+    /// To run it twice does no more than to run it once.
+    pub(super) is_harmless: bool,
 }
 
 impl Shape {
@@ -378,7 +380,14 @@ fn shape_of(tool: &str) -> Option<(Box<str>, Shape)> {
     let name = string_value(tool.get("name")?)?;
     let mirrored = mirror::annotations(tool.get("inputSchema").unwrap_or("{}")).unwrap_or_default();
     let wraps_output = tool.get("outputSchema").is_some_and(project::wraps_output);
-    Some((name.into(), Shape { mirrored, wraps_output }))
+    let is_harmless = says_harmless(&tool);
+    Some((name.into(), Shape { mirrored, wraps_output, is_harmless }))
+}
+
+/// Whether a tool says of itself that it may be run again (2025-11-25 schema, "ToolAnnotations").
+pub(super) fn says_harmless(tool: &Object<'_>) -> bool {
+    let annotations = Object::parse(tool.get("annotations").unwrap_or("{}")).unwrap_or_default();
+    ["idempotentHint", "readOnlyHint"].iter().any(|hint| annotations.get(hint) == Some("true"))
 }
 
 #[cfg(test)]
@@ -390,7 +399,7 @@ mod tests {
         let page = Page::read(
             r#"{"tools":[{"name":"a","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}},
                 {"name":"b","inputSchema":{"properties":{"r":{"type":"number","x-mcp-header":"R"}}}},
-                {"name":"c","outputSchema":{"type":"array"}},{"name":7},{"name":"d","outputSchema":{"type":"object"}}],
+                {"name":"c","outputSchema":{"type":"array"},"annotations":{"idempotentHint":true}},{"name":7},{"name":"d","outputSchema":{"type":"object"}}],
                 "ttlMs":1500,"nextCursor":""}"#,
         )
         .unwrap();
@@ -398,6 +407,7 @@ mod tests {
         let [(a, asks), (b, invalid), (c, wraps), (d, plain)] = page.tools.as_slice() else { panic!() };
         assert_eq!([a, b, c, d].map(|name| &**name), ["a", "b", "c", "d"]);
         assert!(invalid.is_plain() && plain.is_plain() && wraps.wraps_output && !asks.wraps_output);
+        assert!(wraps.is_harmless && !asks.is_harmless);
         let mut headers = HeaderMap::from_iter([
             (HeaderName::from_static("mcp-param-r"), HeaderValue::from_static("forged")),
             (HeaderName::from_static("mcp-param-x"), HeaderValue::from_static("kept")),

@@ -3,7 +3,9 @@
 //! The id carries all that outlives a restart; the table here keeps only what is alive. A session is one client's,
 //! with one upstream session of its own behind it.
 
+mod home;
 mod room;
+mod token;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,13 +25,15 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::version::ProtocolVersion;
 use crate::metrics::{Counted, RouteMetrics};
 use crate::seal::{MAX_PLAIN, Purpose, Sealer};
-use crate::task::{Owner, SessionNumber, TaskId};
+use crate::task::{Holder, Owner, SessionNumber, TaskId};
 use crate::tenant::Principal;
 use crate::upstream::SessionKey;
 
 use super::{Route, bridge};
+use home::HomeState;
 pub use room::{NoRoom, Room};
 use room::{Rooms, Share};
+pub(super) use token::Sealed;
 
 /// The number of a conversation that nothing belongs to; no drawn one is that.
 const UNNUMBERED: SessionNumber = 0;
@@ -62,6 +66,18 @@ pub struct Terms {
     pub client: ClientCapabilities,
 }
 
+impl Terms {
+    /// Whether they were settled with that caller on that route.
+    pub(super) fn are_of(&self, route: &Route, principal: &Principal) -> bool {
+        self.route == route.name && self.principal == principal.digest()
+    }
+
+    /// Whether the conversation behind them ends with the process that opened it.
+    pub(super) fn is_bound(&self, route: &Route) -> bool {
+        self.upstream.version.has_sessions() && route.upstream.binds_sessions()
+    }
+}
+
 /// One client's session.
 #[derive(Debug)]
 pub struct Session {
@@ -80,6 +96,7 @@ pub struct Session {
     last_seen: AtomicU64,
     open_streams: AtomicUsize,
     live: Mutex<Live>,
+    home: HomeState,
     _counted: Option<Counted>,
     _share: Option<Share>,
 }
@@ -254,6 +271,7 @@ impl Session {
             last_seen: AtomicU64::new(now.as_millis()),
             open_streams: AtomicUsize::new(0),
             live: Mutex::default(),
+            home: HomeState::default(),
             _counted: counted,
             _share: None,
         }
@@ -293,7 +311,8 @@ impl Session {
         OpenStream { session: Arc::clone(self), clock }
     }
 
-    fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
+    /// Whether it was not used for so long, and nothing goes on in it.
+    pub(super) fn is_idle(&self, now: Timestamp, idle: Duration) -> bool {
         let seen = Timestamp::from_millis(self.last_seen.load(Ordering::Relaxed));
         if now.since(seen) < idle || self.open_streams.load(Ordering::Relaxed) > 0 {
             return false;
@@ -330,6 +349,8 @@ pub struct Sessions {
     by_number: DashMap<SessionNumber, Arc<Session>>,
     /// Taken-up sessions that have ended: their tokens would open again.
     ended_here: DashSet<SessionNumber>,
+    /// Who this process is, where sessions have homes: then they are taken up only by [`Sessions::adopt`].
+    home: Option<Holder>,
 }
 
 impl Sessions {
@@ -345,7 +366,14 @@ impl Sessions {
             by_token: DashMap::new(),
             by_number: DashMap::new(),
             ended_here: DashSet::new(),
+            home: None,
         }
+    }
+
+    /// The same, for a process that is one of several.
+    #[must_use]
+    pub fn at_home(self, home: Option<Holder>) -> Self {
+        Self { home, ..self }
     }
 
     /// Takes room for a session that is to be opened, so that not more upstream sessions are opened than may be. A caller's own
@@ -364,7 +392,7 @@ impl Sessions {
     pub fn create(&self, mut room: Room, terms: Terms, metrics: &RouteMetrics) -> Result<Arc<Session>, NoRoom> {
         let number = Uuid::new_v4().as_u128();
         let now = self.clock.now();
-        let plain = encode(number, now, &terms);
+        let plain = token::encode(number, now, self.home.as_ref(), &terms);
         if plain.len() > MAX_PLAIN {
             return Err(NoRoom::TooLong);
         }
@@ -394,8 +422,7 @@ impl Sessions {
             Some(session) => Arc::clone(&session),
             None => self.take_up(token, route, principal)?,
         };
-        let is_theirs = session.terms.route == route.name && session.terms.principal == principal.digest();
-        if !is_theirs || session.ended.is_cancelled() {
+        if !session.terms.are_of(route, principal) || session.ended.is_cancelled() {
             return None;
         }
         session.touch(self.clock.now());
@@ -419,8 +446,9 @@ impl Sessions {
             return false;
         }
         self.by_token.remove(&session.token);
-        if let Some((_, issued, _)) = self.sealer.open(Purpose::Session, &session.token).as_deref().and_then(decode)
-            && issued < self.started
+        if !session.is_elsewhere()
+            && let Some(sealed) = self.open(&session.token)
+            && (sealed.issued < self.started || sealed.maker != self.home)
         {
             self.ended_here.insert(session.number);
         }
@@ -471,19 +499,40 @@ impl Sessions {
         self.by_number.is_empty()
     }
 
-    /// Opens an id from before this process, made with a key that is still in use.
+    /// What an id says that was made with a key that is still in use.
+    pub(super) fn open(&self, token: &str) -> Option<Sealed> {
+        token::decode(&self.sealer.open(Purpose::Session, token)?)
+    }
+
+    /// The session of that id, whoever asks, if it is in the table.
+    pub(super) fn known(&self, token: &str) -> Option<Arc<Session>> {
+        self.by_token.get(token).map(|session| Arc::clone(&session))
+    }
+
+    /// Takes up a session that another process made: it is in the table from now on.
+    /// `None` where it has ended here.
+    pub(super) fn adopt(&self, sealed: Sealed, token: &str, route: &Route) -> Option<Arc<Session>> {
+        let is_over = self.ended_here.contains(&sealed.number);
+        (!is_over).then(|| self.insert(sealed.number, token.into(), sealed.terms, (route.metrics.session(), None)))
+    }
+
+    /// Takes a session out of the table whose home is elsewhere; there it goes on.
+    pub(super) fn forget(&self, session: &Session) {
+        session.give_away();
+        self.end(session);
+    }
+
+    /// Opens an id from before this process.
     fn take_up(&self, token: &str, route: &Route, principal: &Principal) -> Option<Arc<Session>> {
-        let plain = self.sealer.open(Purpose::Session, token)?;
-        let (number, issued, terms) = decode(&plain)?;
-        // Whatever this process gave out and no longer knows has ended.
-        if issued >= self.started
-            || terms.route != route.name
-            || terms.principal != principal.digest()
-            || self.ended_here.contains(&number)
-        {
+        if self.home.is_some() {
             return None;
         }
-        Some(self.insert(number, token.into(), terms, (route.metrics.session(), None)))
+        let sealed = self.open(token)?;
+        // Whatever this process gave out and no longer knows has ended.
+        if sealed.issued >= self.started || !sealed.terms.are_of(route, principal) {
+            return None;
+        }
+        self.adopt(sealed, token, route)
     }
 
     fn insert(
@@ -501,48 +550,6 @@ impl Sessions {
         self.by_token.insert(token, Arc::clone(&session));
         session
     }
-}
-
-/// The layout's number, so that a later one can be told apart.
-const LAYOUT: u8 = 1;
-
-fn encode(number: SessionNumber, issued: Timestamp, terms: &Terms) -> Vec<u8> {
-    let mut out = vec![LAYOUT];
-    out.extend(number.to_be_bytes());
-    out.extend(issued.as_millis().to_be_bytes());
-    out.extend(terms.principal);
-    out.push(terms.version as u8);
-    out.push(terms.upstream.version as u8);
-    out.push(terms.client.to_bits());
-    out.push(u8::from(terms.upstream.id.is_some()));
-    let route = terms.route.as_bytes();
-    out.extend(u16::try_from(route.len()).unwrap_or(u16::MAX).to_be_bytes());
-    out.extend(route);
-    out.extend(terms.upstream.id.as_deref().unwrap_or_default().as_bytes());
-    out
-}
-
-fn decode(plain: &[u8]) -> Option<(SessionNumber, Timestamp, Terms)> {
-    let (layout, rest) = plain.split_first()?;
-    if *layout != LAYOUT {
-        return None;
-    }
-    let (number, rest) = rest.split_first_chunk::<16>()?;
-    let (issued, rest) = rest.split_first_chunk::<8>()?;
-    let (principal, rest) = rest.split_first_chunk::<16>()?;
-    let ([version, upstream, client, has_id], rest) = rest.split_first_chunk::<4>()?;
-    let (length, rest) = rest.split_first_chunk::<2>()?;
-    let (route, id) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
-    let spoken = |number: u8| ProtocolVersion::ALL.get(usize::from(number)).copied();
-    let id = (*has_id == 1).then(|| std::str::from_utf8(id).map(Arc::from)).transpose().ok()?;
-    let terms = Terms {
-        route: std::str::from_utf8(route).ok()?.into(),
-        principal: *principal,
-        version: spoken(*version)?,
-        upstream: SessionKey { id, version: spoken(*upstream)?, subject: None },
-        client: ClientCapabilities::from_bits(*client),
-    };
-    Some((u128::from_be_bytes(*number), Timestamp::from_millis(u64::from_be_bytes(*issued)), terms))
 }
 
 #[cfg(test)]

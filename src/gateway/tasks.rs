@@ -15,7 +15,7 @@ use crate::jsonrpc::{self, Id, string_value};
 use crate::seal::Purpose;
 use crate::sse;
 use crate::task::dialect::core::{self, Payload};
-use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, Task, TaskId};
+use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, StoreError, Task, TaskId};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
@@ -47,7 +47,9 @@ impl Gateway {
         match self.end_task(&task.owner, id, Finish::cancelled(None)).await {
             Ok(task) => Ok(Answer::json(jsonrpc::response(&request.id, &core::task(&task)))),
             Err(ApplyError::NotFound) => Err(Kind::NoTask(Some(id))),
-            Err(ApplyError::Refused { .. }) => Err(Kind::Params("The task has already ended and can't be cancelled")),
+            Err(ApplyError::Refused { .. } | ApplyError::Fenced) => {
+                Err(Kind::Params("The task has already ended and can't be cancelled"))
+            }
             Err(ApplyError::Store(error)) => Err(error.into()),
         }
     }
@@ -237,9 +239,6 @@ impl ResultJob {
         let stream = self.stream.clone();
         if stream.send(priming).await {
             gateway.deliveries.attach(self.task, stream.clone(), session.terms.client);
-            if let Ok(Some(task)) = gateway.ledger.get(&self.owner, self.task).await {
-                gateway.deliveries.offer(&gateway.ledger, &task).await;
-            }
             let end = tokio::select! {
                 end = self.outcome() => Some(end),
                 () = stream.events.closed() => None,
@@ -255,15 +254,37 @@ impl ResultJob {
         gateway.deliveries.release(&gateway.ledger, stream.number).await;
     }
 
-    /// Waits for the end of the task; the message that answers the request.
+    /// Waits for the end of the task; the message that answers the request. What it asks meanwhile is put on the stream from
+    /// here, since its call may be held by another process.
     async fn outcome(&self) -> Bytes {
-        let Self { gateway, route, owner, task, id, .. } = self;
+        let Self { gateway, route, task, id, .. } = self;
         let message = async {
-            let ended = gateway.ledger.wait(owner, *task, |_| false).await?.ok_or(Kind::NoTask(Some(*task)))?;
+            let ended = self.ended().await?.ok_or(Kind::NoTask(Some(*task)))?;
             let message = gateway.outcome_message(route, &ended, id).await?;
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
         message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
+    }
+
+    async fn ended(&self) -> Result<Option<Arc<Task>>, StoreError> {
+        let Self { gateway, owner, task, .. } = self;
+        // Watched before it is read: a change in between wakes the wait below.
+        let Some(mut watch) = gateway.ledger.watch(owner, *task).await? else { return Ok(None) };
+        loop {
+            let Some(task) = gateway.ledger.get(owner, *task).await? else { return Ok(None) };
+            if task.state.is_ended() {
+                return Ok(Some(task));
+            }
+            gateway.deliveries.announce(&task);
+            gateway.deliveries.offer_here(&gateway.ledger, &task).await;
+            let again = gateway.deliveries.announce_every().map(|every| Instant::now() + every);
+            tokio::select! {
+                is_there = watch.changed() => if !is_there {
+                    return gateway.ledger.get(owner, task.id).await;
+                },
+                () = reached(again) => {}
+            }
+        }
     }
 }

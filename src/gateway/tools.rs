@@ -13,12 +13,13 @@ use crate::tenant::Principal;
 use super::access::called_tool;
 use super::call::{Answer, Call};
 use super::forward::Manner;
+use super::held::stored::{Sent, StoredCall};
 use super::held::{Draft, HeldCall, Record};
 use super::policy::{Support, TaskPolicy, ToolPolicy};
-use super::rejection::{Fault, Kind, QUOTA_RETRY};
+use super::rejection::{Fault, Kind};
 use super::relay::{Rewrite, Rewritten};
 use super::session::Session;
-use super::{Gateway, Request, RetryAfter, Route, owner};
+use super::{Gateway, Request, Route, owner};
 
 /// The longest tool name that a task is made for, in bytes: the record keeps it.
 const MAX_NAME: usize = 1024;
@@ -97,6 +98,12 @@ impl Gateway {
             return Err(Kind::Params("`progressToken` must be a string or an integer of at most 1024 bytes"));
         }
         let wants_progress = progress_token.is_some();
+        let (id, params) = (self.mint(), params_for_upstream(request));
+        let stored = self.ledger.outlives_holders().then(|| {
+            let (headers, exclusive) = (&call.headers, policy.exclusive);
+            let sent = Sent { params: &params, headers, wants_progress, exclusive, id: &id };
+            StoredCall::of(sent).on_session(session).to_text()
+        });
         let (route, principal, session_number) = (&call.route, &call.caller.principal, session.number);
         let making = Making {
             route,
@@ -106,13 +113,15 @@ impl Gateway {
             progress_token,
             requested_ttl: requested,
             policy,
+            stored,
         };
         let task = self.make_task(making).await?;
         let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
         let draft = Draft {
-            params: params_for_upstream(request),
+            params,
             wants_progress,
             headers: std::mem::take(&mut call.headers),
+            id: Some(id),
             refresh: None,
             exclusive: policy.exclusive,
         };
@@ -135,23 +144,20 @@ pub(super) struct Making<'a> {
     pub(super) progress_token: Option<Box<str>>,
     pub(super) requested_ttl: Option<Duration>,
     pub(super) policy: &'a TaskPolicy,
+    /// What the next holder of its call would need.
+    pub(super) stored: Option<Arc<str>>,
 }
 
 impl Gateway {
     /// Makes a task, if its tenant may have one more. It can be read when this returns.
     pub(super) async fn make_task(&self, making: Making<'_>) -> Result<Arc<Task>, Kind> {
-        let Making { route, principal, tool, session, progress_token, requested_ttl, policy } = making;
+        let Making { route, principal, tool, session, progress_token, requested_ttl, policy, stored } = making;
         if tool.len() > MAX_NAME {
             return Err(Kind::Params("`name` is longer than 1024 bytes"));
         }
         if self.is_draining() {
             return Err(Fault::Shutdown.into());
         }
-        self.rates.check_create(&principal.tenant).map_err(|RetryAfter(retry_after)| Kind::Quota {
-            reason: "creates",
-            limit: self.rates.create_burst(&principal.tenant).unwrap_or_default().into(),
-            retry_after: retry_after.max(QUOTA_RETRY / 1000),
-        })?;
         let new = NewTask {
             owner: Arc::new(owner(principal, route)),
             tool: tool.into(),
@@ -160,13 +166,9 @@ impl Gateway {
             ttl: policy.granted_ttl(requested_ttl),
             poll_interval: policy.poll_interval,
             deadline: policy.deadline,
-            draft: None,
+            draft: stored,
         };
-        let made = self.ledger.create(new, self.limits.of(&principal.tenant)).await;
-        if made.is_err() {
-            self.rates.undo_create(&principal.tenant);
-        }
-        Ok(made?)
+        Ok(self.ledger.create(new, self.limits.of(&principal.tenant)).await?)
     }
 }
 

@@ -82,6 +82,8 @@ label! {
         UpstreamProtocol => "upstream_protocol",
         /// The upstream went away, and what it did is unknown.
         OutcomeUnknown => "outcome_unknown",
+        /// The process that held the call is gone, and what the upstream did is unknown.
+        ReplicaLost => "replica_lost",
         /// Out of time.
         Deadline => "deadline",
         /// Nobody answered a question without which the call could not go on.
@@ -90,6 +92,20 @@ label! {
         Shutdown => "shutdown",
         /// The store failed.
         Store => "store",
+    }
+}
+
+label! {
+    /// What was done with a task whose holder is gone.
+    TakenUp {
+        /// The upstream's answer is read on.
+        Resumed => "resumed",
+        /// The call had not been sent, and is now.
+        Sent => "sent",
+        /// The call is run once more.
+        Again => "again",
+        /// The task has failed.
+        Failed => "failed",
     }
 }
 
@@ -215,6 +231,7 @@ mod tests {
         check(Outcome::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(RejectReason::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(EndReason::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
+        check(TakenUp::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(UpstreamOutcome::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(TaskStatus::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(Reload::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));

@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::label::{Era, Outcome, TaskStatus, UpstreamOutcome};
+use super::label::{Era, Outcome, TakenUp, TaskStatus, UpstreamOutcome};
 use super::{Counted, Labels, Series, histograms, increment, observe, register, request_seconds, task_seconds};
 use crate::mcp::method::Method;
 
@@ -60,6 +60,7 @@ pub(super) struct Families {
     request_seconds: Family<Labels, Histogram>,
     tasks: Family<Labels, Gauge>,
     tasks_created: Family<Labels, Counter>,
+    tasks_taken_over: Family<Labels, Counter>,
     task_seconds: Family<Labels, Histogram>,
     task_queue_seconds: Family<Labels, Histogram>,
     upstream_requests: Family<Labels, Counter>,
@@ -82,6 +83,7 @@ impl Families {
             ),
             tasks: register(registry, "tasks", "Tasks that are known", Family::default()),
             tasks_created: register(registry, "tasks_created", "Tasks that were made", Family::default()),
+            tasks_taken_over: register(registry, "tasks_taken_over", "Tasks whose holder was gone", Family::default()),
             task_seconds: register(
                 registry,
                 "task_seconds",
@@ -129,6 +131,7 @@ impl Families {
             request_seconds: Series::new(&self.request_seconds, Asked::COUNT),
             tasks: tasks.collect(),
             tasks_created: self.tasks_created.get_or_create_owned(&route()),
+            tasks_taken_over: Series::new(&self.tasks_taken_over, TakenUp::ALL.len()),
             task_seconds: self.task_seconds.get_or_create_owned(&route()),
             task_queue_seconds: self.task_queue_seconds.get_or_create_owned(&route()),
             upstream_requests: Series::new(&self.upstream_requests, UpstreamOutcome::ALL.len()),
@@ -149,6 +152,7 @@ pub struct RouteMetrics {
     request_seconds: Series<Histogram>,
     tasks: Box<[Gauge]>,
     tasks_created: Counter,
+    tasks_taken_over: Series<Counter>,
     task_seconds: Histogram,
     task_queue_seconds: Histogram,
     upstream_requests: Series<Counter>,
@@ -168,6 +172,7 @@ impl RouteMetrics {
             asked: Asked::Unread,
             era: Era::Legacy,
             outcome: Outcome::Dropped,
+            is_counted: true,
             started: Instant::now(),
         }
     }
@@ -176,6 +181,12 @@ impl RouteMetrics {
     pub fn task_created(&self, status: TaskStatus) {
         self.tasks_created.inc();
         self.task_moved(None, Some(status));
+    }
+
+    /// Counts a task of a holder that was gone, by what was done with it.
+    pub fn task_taken_over(&self, how: TakenUp) {
+        let labels = || Labels::new([("route", &*self.name), ("how", how.as_str())]);
+        increment(self.tasks_taken_over.at(how as usize, labels));
     }
 
     /// Moves a task from one status to another; `None` is before its creation or after its purge.
@@ -275,10 +286,16 @@ pub struct RequestTimer {
     pub era: Era,
     route: Arc<RouteMetrics>,
     outcome: Outcome,
+    is_counted: bool,
     started: Instant,
 }
 
 impl RequestTimer {
+    /// Counts nothing: another process does.
+    pub fn forget(&mut self) {
+        self.is_counted = false;
+    }
+
     /// Counts the request with this outcome.
     pub fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
@@ -287,6 +304,8 @@ impl RequestTimer {
 
 impl Drop for RequestTimer {
     fn drop(&mut self) {
-        self.route.finished(self);
+        if self.is_counted {
+            self.route.finished(self);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 use std::collections::BTreeSet;
 
-use super::label::{Era, Outcome, UpstreamOutcome};
+use super::label::{Era, Outcome, TakenUp, UpstreamOutcome};
 use crate::mcp::method::Method;
 
 fn metrics() -> Metrics {
@@ -37,6 +37,7 @@ fn exercise(metrics: &Metrics) {
     route.unnamed_request();
     metrics.rejected("acme", RejectReason::Creates);
     metrics.store(StoreOp::Get, Duration::from_micros(5));
+    metrics.route("reports").task_taken_over(TakenUp::Resumed);
     metrics.set_store_bytes(4096);
     metrics.set_jobs(3);
 }
@@ -62,6 +63,7 @@ fn every_name_is_exposed_once_under_its_prefix() {
         "taskgate_tasks gauge",
         "taskgate_tasks_created_total counter",
         "taskgate_tasks_ended_total counter",
+        "taskgate_tasks_taken_over_total counter",
         "taskgate_unchecked_calls_total counter",
         "taskgate_unnamed_requests_total counter",
         "taskgate_upstream_in_flight gauge",
@@ -84,6 +86,7 @@ fn series_carry_their_labels() {
         (r#"taskgate_tasks_created_total{route="reports"}"#, 1.0),
         (r#"taskgate_tasks_created_total{route="maps"}"#, 0.0),
         (r#"taskgate_tasks_ended_total{status="failed",reason="deadline"}"#, 1.0),
+        (r#"taskgate_tasks_taken_over_total{route="reports",how="resumed"}"#, 1.0),
         (r#"taskgate_task_seconds_bucket{route="reports",le="15"}"#, 0.0),
         (r#"taskgate_task_seconds_bucket{route="reports",le="30"}"#, 1.0),
         (r#"taskgate_task_queue_seconds_sum{route="reports"}"#, 0.3),

@@ -137,3 +137,12 @@ proptest! {
         prop_assert_eq!(sealer().open(Purpose::EventId, &token), Some(plain));
     }
 }
+
+#[test]
+fn a_signature_is_good_for_its_text_under_each_key_in_use() {
+    let (old, new) = (Sealer::new([7; 32], []), Sealer::new([8; 32], [[7; 32]]));
+    let signed = old.sign(b"text");
+    assert!(old.is_signed(b"text", &signed) && new.is_signed(b"text", &signed));
+    assert!(!new.is_signed(b"texts", &signed) && !new.is_signed(b"text", &signed[1..]));
+    assert!(!old.is_signed(b"text", &new.sign(b"text")) && !old.is_signed(b"text", &[]));
+}

@@ -16,6 +16,9 @@ use crate::clock::{Clock, Timestamp};
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
 
+/// How often a store that others may share is looked at for what has expired.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Keeps the tasks of this process's callers. A cheap handle.
 #[derive(Clone)]
 pub struct Ledger {
@@ -120,6 +123,9 @@ pub enum ApplyError {
         /// The task as it is.
         task: Arc<Task>,
     },
+    /// Somebody else holds the task's call by now: what an earlier holder still writes is void.
+    #[error("another holder has the task")]
+    Fenced,
     /// The store failed.
     #[error(transparent)]
     Store(StoreError),
@@ -291,8 +297,15 @@ impl Ledger {
     /// # Errors
     /// [`ApplyError`]; nothing was changed then.
     pub async fn apply(&self, owner: &Owner, id: TaskId, event: Event) -> Result<Arc<Task>, ApplyError> {
-        let reason = event_reason(&event);
-        self.change(owner, id, &Change { event, outcome: None, message: None, reason }).await
+        self.change(owner, id, None, &Change::of_event(event)).await
+    }
+
+    /// The same for the holder of the task's call, as it knows the record: nothing is written once another one has it.
+    ///
+    /// # Errors
+    /// As [`Ledger::apply`], and [`ApplyError::Fenced`].
+    pub async fn apply_held(&self, held: &Task, event: Event) -> Result<Arc<Task>, ApplyError> {
+        self.change(&held.owner, held.id, Some(held.epoch), &Change::of_event(event)).await
     }
 
     /// Ends the task, with its outcome in the same write.
@@ -300,15 +313,32 @@ impl Ledger {
     /// # Errors
     /// [`ApplyError`]; nothing was changed then. [`Refused::Ended`] when somebody was faster.
     pub async fn end(&self, owner: &Owner, id: TaskId, finish: Finish) -> Result<Arc<Task>, ApplyError> {
-        let Finish { ending, outcome, message, reason } = finish;
-        self.change(owner, id, &Change { event: Event::End(ending), outcome, message, reason }).await
+        self.change(owner, id, None, &Change::of_finish(finish)).await
+    }
+
+    /// The same for the holder of the task's call, as it knows the record: nothing is written once another one has it.
+    ///
+    /// # Errors
+    /// As [`Ledger::end`], and [`ApplyError::Fenced`].
+    pub async fn end_held(&self, held: &Task, finish: Finish) -> Result<Arc<Task>, ApplyError> {
+        self.change(&held.owner, held.id, Some(held.epoch), &Change::of_finish(finish)).await
     }
 
     /// The only compare-and-set loop. Each conflict means that somebody else got ahead, so it ends as they do.
-    async fn change(&self, owner: &Owner, id: TaskId, change: &Change) -> Result<Arc<Task>, ApplyError> {
+    async fn change(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: Option<u64>,
+        change: &Change,
+    ) -> Result<Arc<Task>, ApplyError> {
         let mut seen = None;
         loop {
             let Some(task) = self.get(owner, id).await? else { return Err(ApplyError::NotFound) };
+            // A new holder makes a new version, so that none can come between this look and the write.
+            if epoch.is_some_and(|epoch| epoch != task.epoch) {
+                return Err(ApplyError::Fenced);
+            }
             // A store that reports a conflict and shows the same version would keep us here for ever.
             if seen.replace(task.version) == Some(task.version) {
                 return Err(ApplyError::Store(StoreError::Conflict));
@@ -351,7 +381,11 @@ impl Ledger {
     /// Notes an expiry that the store knows of, and waits until it has come or an earlier one has been noted.
     pub(super) async fn sleep_until_expiry(&self, next: Option<Timestamp>) {
         let next = next.map_or(u64::MAX, Timestamp::as_millis);
-        let next = self.inner.earliest.fetch_min(next, Ordering::SeqCst).min(next);
+        let mut next = self.inner.earliest.fetch_min(next, Ordering::SeqCst).min(next);
+        if self.outlives_holders() {
+            // Others may make tasks that nobody here has heard of.
+            next = next.min(self.inner.clock.now().plus(LOOK).as_millis());
+        }
         let instant = self.inner.clock.instant(Timestamp::from_millis(next));
         tokio::select! {
             () = tokio::time::sleep_until(instant) => {}
@@ -403,6 +437,16 @@ struct Change {
 }
 
 impl Change {
+    fn of_event(event: Event) -> Self {
+        let reason = event_reason(&event);
+        Self { event, outcome: None, message: None, reason }
+    }
+
+    fn of_finish(finish: Finish) -> Self {
+        let Finish { ending, outcome, message, reason } = finish;
+        Self { event: Event::End(ending), outcome, message, reason }
+    }
+
     /// The record after the change; `None` when it would be the same.
     fn applied(&self, task: &Task, now: Timestamp) -> Result<Option<Task>, Refused> {
         let mut next = task.clone();
@@ -423,7 +467,8 @@ impl Change {
         }
         // 2025-11-25 tasks, "Task": `lastUpdatedAt` tells of the status; a question that moves is not news.
         if message_changed || next.state.status() != task.state.status() {
-            next.updated_at = now;
+            // Another process, whose clock is ahead, may have written it last.
+            next.updated_at = now.max(task.updated_at);
         }
         Ok(Some(next))
     }

@@ -6,11 +6,13 @@
 #[cfg(test)]
 pub(crate) mod contract;
 mod counting;
+pub mod creates;
 pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
 pub mod memory;
 pub mod metered;
+pub mod redis;
 mod watching;
 
 use std::fmt;
@@ -21,7 +23,9 @@ use async_trait::async_trait;
 
 use super::{Holder, Outcome, Owner, Task, TaskId};
 use crate::clock::Timestamp;
+use crate::hub::HubError;
 
+pub use creates::CreateRate;
 pub use watching::Watch;
 
 /// What one tenant may have in the store.
@@ -35,6 +39,8 @@ pub struct Limits {
     pub kept_tasks: usize,
     /// Bytes of results, and of questions that are open. It stops new tasks, never the result of one that runs.
     pub kept_bytes: u64,
+    /// How often it may create one; `None`: no bound.
+    pub creates: Option<CreateRate>,
 }
 
 /// What one tenant has in the store.
@@ -59,7 +65,7 @@ pub struct Quota {
     /// Its value.
     pub limit: u64,
     /// How long from now until the first of the tenant's tasks expires; `None` where there is none. Only that makes room below
-    /// `kept_tasks`, and little else below `kept_bytes`.
+    /// `kept_tasks`, and little else below `kept_bytes`. For `creates`: how long until one more is admitted.
     pub until_expiry: Option<Duration>,
 }
 
@@ -74,6 +80,8 @@ pub enum QuotaReason {
     KeptTasks,
     /// `kept_bytes`
     KeptBytes,
+    /// `creates`: a rate, with its burst as the limit.
+    Creates,
 }
 
 impl QuotaReason {
@@ -85,6 +93,7 @@ impl QuotaReason {
             Self::QueuedTasks => "queued_tasks",
             Self::KeptTasks => "kept_tasks",
             Self::KeptBytes => "kept_bytes",
+            Self::Creates => "creates",
         }
     }
 }
@@ -110,6 +119,14 @@ pub enum StoreError {
     /// The store can't be used now.
     #[error("the task store failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl StoreError {
+    /// Whether it only says again that the store is away, which was told when it went.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        matches!(self, Self::Unavailable(source) if matches!(source.downcast_ref(), Some(HubError::Away)))
+    }
 }
 
 /// A place in an owner's list: its order is by time of creation, then id, so that a page is stable while tasks come and
@@ -155,7 +172,8 @@ pub struct Orphan {
 pub trait Store: fmt::Debug + Send + Sync {
     /// Keeps a new task and counts it against its tenant, in one step. It gets a place ([`State::Held`]) below
     /// `running_tasks`, else it joins the queue; what `task.state`, `task.epoch` and `task.version` say is ignored. The
-    /// limits hold for the tenant from now on, for places that become free too.
+    /// limits hold for the tenant from now on, for places that become free too. A creation counts against the rate where the
+    /// task is kept, and the rate is looked at before the other limits.
     ///
     /// `draft` is what another holder would need to take the call up, as text that only holders read; it goes when the task
     /// ends. It can be left out where [`Store::outlives_holders`] says no.

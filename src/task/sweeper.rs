@@ -23,11 +23,18 @@ pub fn start(jobs: &Jobs, ledger: Ledger) -> JoinHandle<()> {
 
 async fn sweep(ledger: Ledger, stopping: CancellationToken) {
     let sweeping = async {
+        let mut is_told = false;
         loop {
             match purge_all(&ledger).await {
-                Ok(next) => ledger.sleep_until_expiry(next).await,
+                Ok(next) => {
+                    is_told = false;
+                    ledger.sleep_until_expiry(next).await;
+                }
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "expired tasks could not be removed");
+                    // Once, and not each second while it lasts.
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "expired tasks could not be removed");
+                    }
                     tokio::time::sleep(RETRY).await;
                 }
             }

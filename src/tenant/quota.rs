@@ -1,12 +1,12 @@
-//! How often a tenant may ask: requests, creations of tasks, and polls, each a rate with a burst.
+//! How often a tenant may ask: requests and polls, each a rate with a burst. Creations of tasks are counted where tasks are
+//! kept.
 //!
-//! Requests and creations over their rate are refused. A poll over its rate is delayed first, since a client that polls
+//! Requests over their rate are refused. A poll over its rate is delayed first, since a client that polls
 //! too often is better slowed than broken; only a poll that would have to wait longer than [`LONGEST_DELAY`] is refused.
 
 mod bounded;
 mod crowd;
 mod lookups;
-mod returnable;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -22,7 +22,6 @@ use tokio::time::Instant;
 pub(super) use bounded::Bounded;
 pub(super) use crowd::{Crowd, Fills};
 pub use lookups::Lookups;
-use returnable::Returnable;
 
 /// How long a poll is held back at most.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(5);
@@ -55,15 +54,13 @@ impl Rate {
 pub struct Limits {
     /// Everything but polls.
     pub requests: Option<Rate>,
-    /// Creations of tasks.
-    pub creates: Option<Rate>,
     /// `tasks/get`, `tasks/list` and `tasks/result`.
     pub polls: Option<Rate>,
 }
 
 impl Limits {
     fn are_set(&self) -> bool {
-        self.requests.is_some() || self.creates.is_some() || self.polls.is_some()
+        self.requests.is_some() || self.polls.is_some()
     }
 }
 
@@ -72,22 +69,12 @@ impl Limits {
 #[error("the tenant asks too often")]
 pub struct RetryAfter(pub Duration);
 
-impl Rates {
-    /// How many tasks the tenant may create at once, where that is limited.
-    #[must_use]
-    pub fn create_burst(&self, tenant: &str) -> Option<u32> {
-        let limits = self.limits.get(tenant).unwrap_or(&self.default);
-        limits.creates.map(|rate| rate.0.burst_size().get())
-    }
-}
-
 /// Everybody's rates.
 #[derive(Debug)]
 pub struct Rates {
     /// Whether any rate is set at all; without one, checks cost nothing.
     any: bool,
     default: Limits,
-    limits: HashMap<Arc<str>, Limits>,
     named: HashMap<Arc<str>, Buckets>,
     unnamed: Crowd<Arc<str>, Buckets>,
     clock: RuntimeClock,
@@ -102,7 +89,6 @@ impl Rates {
         Self {
             any: default.are_set() || named.iter().any(|(_, limits)| limits.are_set()),
             default,
-            limits: named.clone().into_iter().collect(),
             named: named.into_iter().map(|(tenant, limits)| (tenant, Buckets::new(&limits, clock))).collect(),
             unnamed: Crowd::new(Buckets::new(&default, clock), clock),
             clock,
@@ -115,24 +101,6 @@ impl Rates {
     /// [`RetryAfter`] over the rate; nothing is counted then.
     pub fn check_request(&self, tenant: &Arc<str>) -> Result<(), RetryAfter> {
         self.check(tenant, |buckets| buckets.requests.as_ref())
-    }
-
-    /// Counts the creation of a task, before it is made. [`Rates::undo_create`] where it is not.
-    ///
-    /// # Errors
-    /// [`RetryAfter`] over the rate; nothing is counted then.
-    pub fn check_create(&self, tenant: &Arc<str>) -> Result<(), RetryAfter> {
-        self.check(tenant, |buckets| buckets.creates.as_ref())
-    }
-
-    /// Takes one count back: the task was not made.
-    pub fn undo_create(&self, tenant: &Arc<str>) {
-        let undo = |buckets: &Buckets| buckets.creates.iter().for_each(Returnable::give_back);
-        match self.named.get(tenant) {
-            Some(buckets) => undo(buckets),
-            None if self.default.creates.is_some() => undo(&self.unnamed(tenant)),
-            None => {}
-        }
     }
 
     /// Counts a poll, and over the rate waits until its turn has come. Turns are handed out in the order of arrival and
@@ -174,7 +142,6 @@ impl Rates {
 #[derive(Debug)]
 struct Buckets {
     requests: Option<Strict>,
-    creates: Option<Returnable>,
     polls: Option<Patient>,
     /// After so long without use, all are as full as new ones.
     full_after: Duration,
@@ -184,14 +151,10 @@ impl Buckets {
     fn new(limits: &Limits, clock: RuntimeClock) -> Self {
         let polls = limits.polls.map(|rate| Patient::new(rate, clock));
         let filled_in = |quota: Quota| quota.burst_size_replenished_in();
-        let full_after = [
-            limits.requests.map(|rate| filled_in(rate.0)),
-            limits.creates.map(|rate| filled_in(rate.0)),
-            polls.as_ref().map(|polls| filled_in(polls.quota)),
-        ];
+        let full_after =
+            [limits.requests.map(|rate| filled_in(rate.0)), polls.as_ref().map(|polls| filled_in(polls.quota))];
         Self {
             requests: limits.requests.map(|rate| Strict(RateLimiter::direct_with_clock(rate.0, clock))),
-            creates: limits.creates.map(|rate| Returnable::new(rate.0, clock)),
             polls,
             full_after: full_after.into_iter().flatten().max().unwrap_or_default(),
         }

@@ -24,6 +24,15 @@ pub struct Messages {
     retry: Option<Duration>,
 }
 
+/// What came on a stream.
+#[derive(Debug)]
+pub enum Came {
+    /// A message.
+    Message(Bytes),
+    /// An event without one; [`Messages::last_event_id`] may have changed.
+    Mark,
+}
+
 #[derive(Debug)]
 enum Source {
     Json(Body, Vec<u8>),
@@ -74,14 +83,34 @@ impl Messages {
         self.retry
     }
 
+    /// Whether all that came with the last event id has been given out: what comes after it is all that is missing.
+    #[must_use]
+    pub fn is_between_events(&self) -> bool {
+        self.ready.is_empty()
+    }
+
     /// The next message; `None` when the stream has ended. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Lost`] when the connection broke, [`Error::Protocol`] for bytes that can't be messages, [`Error::TooLarge`].
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
+            match self.advance().await? {
+                Some(Came::Message(message)) => return Ok(Some(message)),
+                Some(Came::Mark) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The same, for whoever wants to know of event ids as soon as they come. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Messages::next`].
+    pub async fn advance(&mut self) -> Result<Option<Came>, Error> {
+        loop {
             if let Some(message) = self.ready.pop_front() {
-                return Ok(Some(message));
+                return Ok(Some(Came::Message(message)));
             }
             let data = match &mut self.source {
                 Source::Ended => return Ok(None),
@@ -107,7 +136,7 @@ impl Messages {
                         }
                         self.retry = event.retry.map(Duration::from_millis).or(self.retry);
                         if !event.has_message() {
-                            continue;
+                            return Ok(Some(Came::Mark));
                         }
                         event.data.map(|data| Bytes::copy_from_slice(&data)).unwrap_or_default()
                     }

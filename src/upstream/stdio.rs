@@ -237,6 +237,10 @@ impl Upstream for Stdio {
         child.stop.cancel();
         child.gone.cancelled().await;
     }
+
+    fn binds_sessions(&self) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for Stdio {

@@ -51,6 +51,8 @@ mod pool;
 mod progress;
 mod questions;
 mod quotas;
+mod redis;
+mod replicas;
 mod restart;
 mod rounds;
 mod rounds_in_tasks;

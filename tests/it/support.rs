@@ -15,6 +15,7 @@ pub(crate) mod modern;
 pub(crate) mod processes;
 mod raw;
 pub(crate) mod raw_upstream;
+pub(crate) mod replicas;
 pub(crate) mod stateless;
 
 use std::future::Future;

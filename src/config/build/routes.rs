@@ -16,7 +16,7 @@ use crate::config::{
     values,
 };
 use crate::gateway::eras;
-use crate::gateway::policy::{Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
+use crate::gateway::policy::{OnLost, Pattern, Questions, Support, TaskPolicy, ToolPolicy, ToolRule};
 use crate::gateway::pool::SessionPolicy;
 
 impl Builder<'_> {
@@ -76,7 +76,7 @@ impl Builder<'_> {
 
     /// Says which keys mean nothing where the server makes the tasks.
     fn warn_unused(&mut self, tasks: &Place<'_>) {
-        const OURS: [&str; 8] = [
+        const OURS: [&str; 9] = [
             "support",
             "defer",
             "questions",
@@ -84,6 +84,7 @@ impl Builder<'_> {
             "ttl",
             "retention",
             "poll_interval",
+            "on_lost",
             "immediate_response",
         ];
         for at in OURS.map(|key| tasks.key(key)).iter().filter(|at| at.is_given()) {
@@ -195,6 +196,7 @@ impl Builder<'_> {
             max_ttl: max_ttl?,
             retention: retention?,
             poll_interval: poll_interval?,
+            on_lost: on_lost(raw.on_lost),
             immediate_response: raw.immediate_response.clone(),
         })
     }
@@ -238,6 +240,7 @@ impl Builder<'_> {
             max_ttl: max_ttl?,
             retention: retention?,
             poll_interval: poll_interval?,
+            on_lost: raw.on_lost.map_or(route.on_lost, on_lost),
             immediate_response: raw.immediate_response.unwrap_or_else(|| route.immediate_response.clone()),
         };
         Some(ToolRule { pattern: pattern?, policy })
@@ -285,6 +288,13 @@ fn questions(raw: raw::Questions) -> Questions {
         raw::Questions::Auto => Questions::Auto,
         raw::Questions::InTask => Questions::InTask,
         raw::Questions::InCall => Questions::InCall,
+    }
+}
+
+fn on_lost(raw: raw::OnLost) -> OnLost {
+    match raw {
+        raw::OnLost::Fail => OnLost::Fail,
+        raw::OnLost::RetryIdempotent => OnLost::RetryIdempotent,
     }
 }
 

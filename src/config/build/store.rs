@@ -8,6 +8,7 @@ use crate::config::{
     tree::Place,
     values,
 };
+use crate::hub::address::Address;
 
 /// A prefix is before every key, so that a longer one costs memory for nothing.
 const LONGEST_PREFIX: usize = 64;
@@ -53,7 +54,7 @@ impl Builder<'_> {
                 };
                 let url_at = at.key("url");
                 let url = self.secret(url, &url_at)?;
-                self.check(values::redis_url(url.reveal()), &url_at)?;
+                self.check(Address::parse(url.reveal()), &url_at)?;
                 let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
                 if prefix.is_empty() || prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(is_plain) {
                     let message = format!(
@@ -92,6 +93,14 @@ impl Builder<'_> {
             Some(address) => Some(self.check(values::address(&address), &at.key("address"))?),
             None => None,
         };
+        if address.is_some_and(|address| address.ip().is_unspecified()) {
+            self.problems.error(&at.key("address"), "expected an address at which the others reach this replica alone");
+        }
+        if matches!(store, Some(StoreSettings::Redis(_))) && address.is_none() {
+            let message = "without it each replica serves what lands at it: sessions with servers that taskgate starts are \
+                           reached only by chance, and messages may come twice (docs/replicas.md)";
+            self.problems.warn(&at.key("address"), message);
+        }
         Some(ReplicaSettings { id: (id != "auto").then_some(id), lease, address })
     }
 }

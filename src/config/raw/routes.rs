@@ -236,8 +236,9 @@ pub(crate) struct Tasks {
     pub(crate) retention: Duration,
     /// How often clients are asked to poll.
     pub(crate) poll_interval: Duration,
-    /// What happens to a task whose process is gone.
-    #[schemars(extend("x-later" = "running a lost task again"))]
+    /// What happens to a task whose process is gone, where the server may have seen the call and its answer can't be taken
+    /// up (with `store: disk` and `redis`). `fail`: the task fails. `retry_idempotent`: a tool that lists `idempotentHint:
+    /// true` or `readOnlyHint: true` for itself is called again; of any other the task fails.
     pub(crate) on_lost: OnLost,
     /// A text that the client's model gets at once, in place of the result (`model-immediate-response`).
     #[schemars(extend("x-null" = true))]
@@ -306,7 +307,7 @@ pub(crate) enum Questions {
 pub(crate) enum OnLost {
     /// It fails.
     Fail,
-    /// It runs again when the tool says that this does no harm.
+    /// It runs again where the tool itself says that this does no harm.
     RetryIdempotent,
 }
 
@@ -353,7 +354,6 @@ pub(crate) struct Override {
     /// As for the route.
     pub(crate) poll_interval: Option<Duration>,
     /// As for the route.
-    #[schemars(extend("x-later" = "running a lost task again", "x-accepted" = ["fail"]))]
     pub(crate) on_lost: Option<OnLost>,
     /// As for the route; null for none.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]

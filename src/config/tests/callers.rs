@@ -221,3 +221,12 @@ fn callers_are_described_without_secrets() {
     assert_eq!(describe_callers(None), "not authenticated");
     assert!(!described.contains("hush") && !format!("{settings:?}").contains("hush"));
 }
+
+#[test]
+fn replicas_that_can_t_reach_each_other_are_worth_a_warning() {
+    let keys = "store: {kind: redis, url: redis://u}\nsecrets: {key: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}\n";
+    let of = |replica: &str| warnings(&format!("{keys}{replica}"));
+    assert_eq!(of("replica: {address: \"10.0.0.5:7070\"}"), Vec::<String>::new());
+    let apart = of("");
+    assert!(apart.len() == 1 && apart[0].starts_with("replica.address: without it each replica serves"), "{apart:?}");
+}

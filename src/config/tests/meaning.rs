@@ -370,7 +370,7 @@ routes:
     tools:
     - {{match: render_*, support: required, deadline: 6h, ttl: {{default: 12h}}, exclusive: true}}
     - {{match: ping, support: forbidden}}
-    - {{match: ask_*, defer: 0s, questions: in_task}}
+    - {{match: ask_*, defer: 0s, questions: in_task, on_lost: retry_idempotent}}
     - {{match: quick_*, defer: never, questions: in_call}}
 - name: files
   path: /files
@@ -401,7 +401,7 @@ route        reports
   tasks      optional, deferred after 500ms; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
     render_* required; deadline 6h, questions 10m; kept 12h unless asked, 370m to 24h; polls every 1s; alone on its session
     ping     forbidden
-    ask_*    optional, deferred at once; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s; asks in the task
+    ask_*    optional, deferred at once; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s; asks in the task; run again when lost, if idempotent
     quick_*  optional, never deferred; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s; asks in the call
 
 route        files

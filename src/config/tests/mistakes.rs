@@ -237,6 +237,10 @@ fn a_store_is_asked_for_what_it_needs() {
         "{address: here}",
         "2:20: replica.address: expected an IP address and a port such as `127.0.0.1:8080` or `[::1]:8080`, found `here`",
     );
+    replica(
+        "{address: \"0.0.0.0:7070\"}",
+        "2:20: replica.address: expected an address at which the others reach this replica alone",
+    );
 }
 
 #[test]
@@ -245,20 +249,6 @@ fn features_that_come_later_are_refused_by_name() {
         &route_with("  upstream: {sse: http://u/sse}"),
         "4:19: routes[0].upstream.sse: the HTTP+SSE transport of 2024-11-05 is not supported yet",
     );
-
-    let later = |lines: &str, column: usize, key: &str, feature: &str| {
-        one(
-            &tasks_with(&format!("    {lines}\n")),
-            &format!("7:{column}: routes[0].tasks.{key}: {feature} is not supported yet"),
-        );
-        let entry = format!("    tools: [{{match: a, {lines}}}]\n");
-        let column = column + 19;
-        one(
-            &tasks_with(&entry),
-            &format!("7:{column}: routes[0].tasks.tools[0].{key}: {feature} is not supported yet"),
-        );
-    };
-    later("on_lost: retry_idempotent", 14, "on_lost", "running a lost task again");
 }
 
 #[test]
@@ -283,6 +273,10 @@ fn a_wrong_word_is_told_with_the_right_ones() {
     one(
         &upstream_with("    sessions: shared"),
         "6:15: routes[0].upstream.sessions: `shared` is none of `auto`, `per_call`, `pooled`, `pinned`",
+    );
+    one(
+        &tasks_with("    on_lost: retry"),
+        "7:14: routes[0].tasks.on_lost: `retry` is none of `fail`, `retry_idempotent`",
     );
     one(
         &tasks_with("    mode: nativ"),

@@ -83,7 +83,7 @@ impl Fixture {
             max_message: 1 << 20,
             metrics: Arc::clone(metrics.route("r")),
         };
-        let limits = Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20 };
+        let limits = Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20, creates: None };
         let gateway = Gateway::new(Parts {
             store: Arc::new(MemoryStore::new(clock)),
             holder: Holder::begin("test"),

@@ -149,6 +149,7 @@ impl PlainCall {
             wants_progress: self.sent.token.is_some(),
             headers: std::mem::take(&mut self.sent.headers),
             log_level: session.bridge.level().map(|level| level.as_str().into()),
+            id: None,
             refresh,
             places,
         }
@@ -178,7 +179,7 @@ impl PlainCall {
                         self.talk.asked(&mut self.outlet, exchange, (id, &method, params.as_deref()));
                     }
                     Happening::Withdrawn(id) => self.talk.withdrawn(&mut self.outlet, &id),
-                    Happening::Undeclared { .. } | Happening::Settled(_) => {}
+                    Happening::Undeclared { .. } | Happening::Settled(_) | Happening::Moved(_) => {}
                     Happening::Ended(end) => return End::Upstream(end),
                 },
                 Some(input) = self.inputs.recv() => self.talk.take(&mut self.outlet, exchange, input),

@@ -133,7 +133,7 @@ impl State {
         self.kept().level
     }
 
-    pub(super) fn set_level(&self, level: Level) {
+    pub(in crate::gateway) fn set_level(&self, level: Level) {
         self.kept().level = Some(level);
     }
 

@@ -28,6 +28,16 @@ pub(super) struct Resumption {
 }
 
 impl Resumption {
+    /// That of a stream whose last event is known.
+    pub(super) fn after(event: Option<String>) -> Self {
+        Self { after: event, ..Self::default() }
+    }
+
+    /// The last event id that the upstream gave for this call.
+    pub(super) fn last_event_id(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
     /// A message came.
     pub(super) fn works(&mut self) {
         self.failures = 0;
@@ -66,7 +76,7 @@ impl Exchange {
         let can_resume = matches!(error, None | Some(Error::Lost(_) | Error::Connect(_)));
         match &self.resumption.after {
             Some(last_event_id) if can_resume && self.resumption.failures < RESUMPTIONS => {
-                let again = self.resume(last_event_id.clone());
+                let again = self.take_up_after(last_event_id.clone());
                 self.resumption.failures += 1;
                 Ok(again)
             }
@@ -82,7 +92,7 @@ impl Exchange {
         }
     }
 
-    fn resume(&self, last_event_id: String) -> Sending {
+    fn take_up_after(&self, last_event_id: String) -> Sending {
         let (upstream, key) = (Arc::clone(&self.route.upstream), self.route.key_of(&self.session).into_owned());
         let pause = self.resumption.retry.unwrap_or(RESUME_PAUSE) * (self.resumption.failures + 1);
         Box::pin(async move {

@@ -22,7 +22,7 @@ use crate::mcp::method::Method;
 use crate::mcp::mirror;
 use crate::mcp::project::{HopError, input_response, url_elicitations};
 use crate::metrics::label::UpstreamOutcome;
-use crate::task::Answer;
+use crate::task::{Answer, Question};
 use crate::upstream::{Error, Kind as MessageKind, Outgoing};
 
 use super::legacy::{self, Resumption};
@@ -163,7 +163,36 @@ struct Slot {
     response: Option<String>,
 }
 
+/// A round as somebody else can go on with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::gateway) struct Asking {
+    /// Which one it is.
+    pub(in crate::gateway) number: u32,
+    /// How many questions there are.
+    pub(in crate::gateway) count: usize,
+    /// The upstream's `requestState` as JSON text.
+    pub(in crate::gateway) state: Option<Box<str>>,
+}
+
+impl Asking {
+    /// Whether these are all of its questions. Before a call is sent again each is settled in the record, so that it has not
+    /// been then.
+    pub(in crate::gateway) fn waits_for(&self, questions: &[Question]) -> bool {
+        questions.len() == self.count && questions.iter().all(|question| self.key_of(&question.upstream_id).is_some())
+    }
+
+    fn key_of(&self, id: &Id) -> Option<Box<str>> {
+        Some(id.as_text()?.strip_prefix(&format!("r{}.", self.number))?.into())
+    }
+}
+
 impl Rounds {
+    /// The round that waits for answers.
+    pub(super) fn asking(&self) -> Option<Asking> {
+        let round = self.now.as_ref().filter(|round| !round.in_error)?;
+        Some(Asking { number: self.count, count: round.slots.len(), state: round.state.clone() })
+    }
+
     pub(super) fn has(&self, id: &Id) -> bool {
         self.now.as_ref().is_some_and(|round| round.slots.iter().any(|slot| slot.id == *id))
     }
@@ -308,6 +337,18 @@ impl Exchange {
             params: request.params.clone(),
         }));
         rounds.now = Some(Round { slots, state, in_error });
+    }
+
+    /// Waits for the answers to a round of somebody else's.
+    pub(super) fn ask_on(&mut self, asking: &Asking, questions: Vec<Question>) {
+        let slot = |question: Question| {
+            let Question { upstream_id: id, method, params, .. } = question;
+            Some(Slot { request: InputRequest { key: asking.key_of(&id)?, method, params }, id, response: None })
+        };
+        let slots = questions.into_iter().filter_map(slot).collect();
+        self.is_out = false;
+        self.rounds.count = asking.number;
+        self.rounds.now = Some(Round { slots, state: asking.state.clone(), in_error: false });
     }
 
     /// An answer to a question of the round; the last one sends the call again.

@@ -7,8 +7,8 @@ use crate::gateway::Gateway;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::method::Method;
-use crate::seal::Purpose;
-use crate::task::SessionNumber;
+use crate::seal::{Purpose, Sealer};
+use crate::task::{Holder, SessionNumber};
 
 /// So many pages are read for one that is to be whole.
 const MOST_PAGES: usize = 1000;
@@ -139,8 +139,11 @@ impl List {
 
     /// An upstream's cursor (JSON text) for the client.
     fn seal(&self, gateway: &Gateway, session: SessionNumber, cursor: &str) -> Result<String, Kind> {
+        let holder = gateway.home_of_calls().map_or("", Holder::as_str);
         let mut plain = self.principal.to_vec();
         plain.extend(session.to_be_bytes());
+        plain.push(u8::try_from(holder.len()).unwrap_or(u8::MAX));
+        plain.extend(holder.as_bytes());
         plain.extend(self.method.as_bytes());
         plain.push(0);
         plain.extend(cursor.as_bytes());
@@ -158,11 +161,26 @@ impl List {
         let plain = gateway.sealer.open(Purpose::ListCursor, cursor)?;
         let (principal, rest) = plain.split_first_chunk::<16>()?;
         let (session, rest) = rest.split_first_chunk::<16>()?;
+        let (_holder, rest) = holder_of(rest)?;
         let cursor = rest.strip_prefix(self.method.as_bytes())?.strip_prefix(b"\0")?;
         let is_theirs = *principal == self.principal;
         let cursor = String::from_utf8(cursor.to_vec()).ok()?;
         is_theirs.then_some((SessionNumber::from_be_bytes(*session), cursor))
     }
+}
+
+/// The name of who has the session, and what comes after it.
+fn holder_of(plain: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = plain.split_first()?;
+    let (holder, rest) = rest.split_at_checked(usize::from(*length))?;
+    Some((std::str::from_utf8(holder).ok()?, rest))
+}
+
+/// Which process has the session that a cursor is of, where the cursor says so.
+pub(in crate::gateway) fn listed_at(sealer: &Sealer, cursor: &str) -> Option<Holder> {
+    let plain = sealer.open(Purpose::ListCursor, cursor)?;
+    let (holder, _) = holder_of(plain.get(32..)?)?;
+    (!holder.is_empty()).then(|| Holder::from_text(holder))
 }
 
 fn with_cursor(params: &str, cursor: &str) -> String {

@@ -17,6 +17,7 @@ use crate::gateway::{Gateway, Request, Route};
 use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::input::{self, InputResponse};
 use crate::seal::{Purpose, Sealer, fingerprint};
+use crate::task::Holder;
 
 use super::client::Client;
 
@@ -111,7 +112,7 @@ impl Place {
             parked.asked = asked;
         }
         let ticket = Ticket { round: self.round, expires, ..self.ticket };
-        raw_string(&ticket.seal(&self.gateway.sealer))
+        raw_string(&ticket.seal(&self.gateway.sealer, self.gateway.home_of_calls()))
     }
 
     /// The retry that answers the round.
@@ -139,13 +140,16 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn seal(&self, sealer: &Sealer) -> String {
-        let mut plain = Vec::with_capacity(68);
+    /// As a token that also says who has the call, where that may be another process.
+    fn seal(&self, sealer: &Sealer, holder: Option<&Holder>) -> String {
+        let holder = holder.map_or("", Holder::as_str);
+        let mut plain = Vec::with_capacity(TICKET + holder.len());
         plain.extend(self.number.to_be_bytes());
         plain.extend(self.round.to_be_bytes());
         plain.extend(self.expires.as_millis().to_be_bytes());
         plain.extend(self.principal);
         plain.extend(self.subject);
+        plain.extend(holder.as_bytes());
         sealer.seal(Purpose::Parked, &plain)
     }
 
@@ -155,14 +159,25 @@ impl Ticket {
         let (round, rest) = rest.split_first_chunk()?;
         let (expires, rest) = rest.split_first_chunk()?;
         let (principal, rest) = rest.split_first_chunk()?;
+        let (subject, _holder) = rest.split_first_chunk()?;
         Some(Self {
             number: u64::from_be_bytes(*number),
             round: u32::from_be_bytes(*round),
             expires: Timestamp::from_millis(u64::from_be_bytes(*expires)),
             principal: *principal,
-            subject: rest.try_into().ok()?,
+            subject: *subject,
         })
     }
+}
+
+/// Bytes of a ticket before the name of who has the call.
+const TICKET: usize = 68;
+
+/// Which process has the call that a state is of, where the state says so.
+pub(in crate::gateway) fn parked_at(sealer: &Sealer, state: &str) -> Option<Holder> {
+    let plain = sealer.open(Purpose::Parked, state)?;
+    let holder = std::str::from_utf8(plain.get(TICKET..)?).ok()?;
+    (!holder.is_empty()).then(|| Holder::from_text(holder))
 }
 
 /// Stands for what is called and with what, however a client spells it the second time: all of `params` but what belongs
@@ -256,7 +271,12 @@ mod tests {
     #[test]
     fn a_state_comes_back_whole_or_not_at_all() {
         let sealer = Sealer::random();
-        let state = ticket().seal(&sealer);
+        let state = ticket().seal(&sealer, None);
+        assert_eq!(parked_at(&sealer, &state), None);
+        let holder = Holder::begin("a");
+        let elsewhere = ticket().seal(&sealer, Some(&holder));
+        assert_eq!(parked_at(&sealer, &elsewhere), Some(holder));
+        assert_eq!(Ticket::open(&sealer, &elsewhere), Some(ticket()));
         assert_eq!(Ticket::open(&sealer, &state), Some(ticket()));
         assert_eq!(Ticket::open(&Sealer::random(), &state), None);
         assert_eq!(Ticket::open(&sealer, &state[1..]), None);

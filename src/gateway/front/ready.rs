@@ -114,6 +114,7 @@ async fn ask(gateway: &Arc<Gateway>, job: &Job, lease: &Lease, method: &str, par
         wants_progress: false,
         headers: job.headers.clone(),
         log_level: None,
+        id: None,
         refresh: None,
         places: Box::new(()),
     });

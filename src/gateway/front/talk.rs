@@ -141,6 +141,7 @@ impl<'j> Talk<'j> {
             wants_progress: may_be_task || job.wants_progress,
             headers: job.headers.clone(),
             log_level: job.log_level.clone(),
+            id: None,
             refresh,
             places,
         });
@@ -244,7 +245,7 @@ impl<'j> Talk<'j> {
                 self.asked.retain(|question| question.id != id);
                 Step::On
             }
-            Happening::Settled(_) => Step::On,
+            Happening::Settled(_) | Happening::Moved(_) => Step::On,
             Happening::Ended(end) => self.ended(end),
         }
     }
@@ -262,7 +263,7 @@ impl<'j> Talk<'j> {
                     self.asked.retain(|question| question.id != id);
                 }
                 Happening::Notified { method, params } => client.tell(&method, params.as_deref()),
-                Happening::Undeclared { .. } | Happening::Settled(_) => {}
+                Happening::Undeclared { .. } | Happening::Settled(_) | Happening::Moved(_) => {}
                 Happening::Ended(end) => return Some(end),
             }
         }

@@ -9,14 +9,16 @@ use http::HeaderMap;
 
 use crate::gateway::eras::Side;
 use crate::gateway::exchange::Happening;
+use crate::gateway::held::stored::{Sent, StoredCall, Way};
 use crate::gateway::held::{Draft, HeldCall, Record, UPSTREAM_ERROR, failed};
 use crate::gateway::pool::Lease;
-use crate::gateway::rejection::{Chain, Fault, Kind};
+use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::Session;
 use crate::gateway::tools::Making;
+use crate::jsonrpc::Id;
 use crate::metrics::Queued;
 use crate::task::dialect::extension;
-use crate::task::{ApplyError, Ending, Finish, SessionNumber, State, Task};
+use crate::task::{Ending, Finish, SessionNumber, State, Task};
 
 use super::client::Client;
 use super::job::Job;
@@ -27,13 +29,34 @@ const UNDELIVERED: &str = "The client went away before it had the task";
 
 impl Job {
     /// Makes the task that the call becomes.
-    async fn make_task(&self, session: SessionNumber) -> Result<Arc<Task>, Kind> {
+    async fn make_task(&self, session: SessionNumber, stored: Option<Arc<str>>) -> Result<Arc<Task>, Kind> {
         let Self { route, caller, policy, .. } = self;
         let principal = &caller.principal;
         let tool = self.tool.as_deref().unwrap_or_default();
+        let (progress_token, requested_ttl) = (None, None);
         // Progress of a task is told to nobody (tasks extension, "Progress and logging").
-        let making = Making { route, principal, tool, session, progress_token: None, requested_ttl: None, policy };
+        let making = Making { route, principal, tool, session, progress_token, requested_ttl, policy, stored };
         self.gateway.make_task(making).await
+    }
+
+    /// What the next holder of the call would need, where there may be one. `sent_on`: the conversation on which it is under
+    /// way already.
+    fn stored(&self, id: &Id, sent_on: Option<&Session>) -> Option<Arc<str>> {
+        if !self.gateway.ledger.outlives_holders() {
+            return None;
+        }
+        let (params, headers, exclusive) = (&self.params, &self.headers, self.policy.exclusive);
+        let mut stored = StoredCall::of(Sent { params, headers, wants_progress: true, exclusive, id });
+        let (capabilities, info) = &self.claims;
+        stored.capabilities = capabilities.as_ref().into();
+        stored.client_info = info.as_ref().into();
+        stored.log_level = self.log_level.as_deref().map(Into::into);
+        stored.was_sent = sent_on.is_some();
+        let way = if self.side == Side::Legacy { Way::Pooled } else { Way::Stateless };
+        Some(match sent_on {
+            Some(session) => stored.on_terms(way, &session.terms).to_text(),
+            None => stored.on_any(way, self.profile).to_text(),
+        })
     }
 
     fn record(&self, task: &Arc<Task>) -> Record {
@@ -43,25 +66,28 @@ impl Job {
 
     /// Hands out a task at once; the upstream is called when the tenant has a place for it.
     pub(super) async fn begin_task(mut self, client: Client) {
-        let task = match self.make_task(0).await {
+        let id = self.gateway.mint();
+        self.wants_progress = true;
+        let task = match self.make_task(0, self.stored(&id, None)).await {
             Ok(task) => task,
             Err(kind) => return client.answer(Err(kind)).await,
         };
         let record = self.record(&task);
         let server = self.route.eras.identity();
-        tokio::join!(self.hold(&task), hand_out(&record, client, server.as_deref()));
+        tokio::join!(self.hold(&task, Some(id)), hand_out(&record, client, server.as_deref()));
     }
 
-    /// Calls the upstream for a task that was just made.
-    async fn hold(&mut self, task: &Arc<Task>) {
+    /// Calls the upstream for a task that has not called it, under this request id.
+    pub(super) async fn hold(mut self, task: &Arc<Task>, id: Option<Id>) {
         let queued = (task.state == State::Queued).then(|| self.route.metrics.task_queued());
         let is_modern = matches!(self.side, Side::Modern(_));
         let refresh = is_modern.then(|| self.gateway.mirror_anew(&self.route, &self.params)).flatten();
         let mut draft = Draft {
             params: std::mem::take(&mut self.params),
-            wants_progress: true,
+            wants_progress: self.wants_progress,
             headers: self.headers.clone(),
             exclusive: self.policy.exclusive,
+            id,
             refresh,
         };
         // A session that was kept may be unknown to its server by now; one that was just opened is not.
@@ -69,33 +95,35 @@ impl Job {
         let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
         match held.run_or_return().await {
             Some(again) => draft = again,
-            None => return give_back(self, task, lease).await,
+            None => return give_back(&self, task, lease).await,
         }
         lease.iter_mut().for_each(Lease::spoil);
         drop(lease);
         self.gateway.pool.forget_idle(&self.route);
         let Some((session, lease)) = self.ready_for(task, None).await else { return };
         HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None).run().await;
-        give_back(self, task, lease).await;
+        give_back(&self, task, lease).await;
     }
 
     /// A conversation for a task that has its place; `None` when it has ended first, or does now.
     async fn ready_for(&self, task: &Arc<Task>, queued: Option<Queued>) -> Option<(Arc<Session>, Option<Lease>)> {
         let gateway = Arc::clone(&self.gateway);
         let deadline = gateway.clock.instant(task.deadline);
+        let is_others = |now: &Task| now.epoch != task.epoch;
         let conversation = async {
-            let started = gateway.ledger.wait(&task.owner, task.id, |task| task.state != State::Queued).await;
+            let is_due = |now: &Task| now.state != State::Queued || is_others(now);
+            let started = gateway.ledger.wait(&task.owner, task.id, is_due).await;
             drop(queued);
             match started {
-                Ok(Some(task)) if !task.state.is_ended() => Some(self.conversation(None).await),
+                Ok(Some(task)) if !task.state.is_ended() && !is_others(&task) => Some(self.conversation(None).await),
                 Ok(_) => None,
                 Err(error) => Some(Err(error.into())),
             }
         };
         let conversation = tokio::select! {
             conversation = conversation => conversation,
-            // Cancelled, or its handle was not delivered.
-            _ = gateway.ledger.wait(&task.owner, task.id, |_| false) => None,
+            // Cancelled, or its handle was not delivered; or another process has taken it up.
+            _ = gateway.ledger.wait(&task.owner, task.id, is_others) => None,
             () = tokio::time::sleep_until(deadline) => Some(Err(Fault::Deadline { started: false }.into())),
             () = gateway.kill.cancelled() => Some(Err(Fault::Shutdown.into())),
         };
@@ -109,7 +137,7 @@ impl Job {
     }
 
     /// Ends a task whose call could not be sent.
-    async fn fail(&self, task: &Task, kind: &Kind) {
+    async fn fail(&self, task: &Arc<Task>, kind: &Kind) {
         let finish = match kind {
             Kind::Fault(fault) => failed(*fault),
             other => {
@@ -117,14 +145,16 @@ impl Job {
                 Finish::errored(UPSTREAM_ERROR, error.to_json().into(), Some(error.message.into()))
             }
         };
-        end(self, task, finish).await;
+        // An end that came first stands.
+        let _is_this: bool = self.record(task).end(finish).await;
     }
 }
 
 impl Talk<'_> {
     /// Makes the call a task and hands it out; the client comes back when it can't be one.
     pub(super) async fn become_task(&mut self, client: Client) -> Option<Client> {
-        let task = match self.job.make_task(self.session.number).await {
+        let stored = self.exchange.as_ref().and_then(|exchange| self.job.stored(exchange.id(), Some(&self.session)));
+        let task = match self.job.make_task(self.session.number, stored).await {
             Ok(task) => task,
             Err(kind) => {
                 // It has begun, so it goes on: either answer is one that the client takes.
@@ -167,18 +197,22 @@ async fn hand_out(record: &Record, client: Client, server: Option<&str>) {
 /// Lets go of the session. One on which the upstream may still be busy goes to nobody else.
 async fn give_back(job: &Job, task: &Task, lease: Option<Lease>) {
     let Some(mut lease) = lease else { return };
-    let ended = job.gateway.ledger.get(&task.owner, task.id).await.ok().flatten();
-    let is_over = ended.is_some_and(|task| matches!(task.state, State::Ended(Ending::Returned { .. })));
+    let ledger = &job.gateway.ledger;
+    let Ok(ended) = ledger.get(&task.owner, task.id).await else {
+        // Whose call it is by now nobody can say.
+        if ledger.outlives_holders() {
+            lease.leave();
+        } else {
+            lease.spoil();
+        }
+        return;
+    };
+    let is_others = ended.as_ref().is_some_and(|now| now.epoch != task.epoch);
+    let is_over = !is_others && ended.is_some_and(|task| matches!(task.state, State::Ended(Ending::Returned { .. })));
     if !is_over {
         lease.spoil();
     }
-}
-
-async fn end(job: &Job, task: &Task, finish: Finish) {
-    match job.gateway.end_task(&task.owner, task.id, finish).await {
-        Ok(_) | Err(ApplyError::NotFound | ApplyError::Refused { .. }) => {}
-        Err(ApplyError::Store(error)) => {
-            tracing::error!(error = %Chain(&error), task = %task.id, "an end could not be stored");
-        }
+    if is_others {
+        lease.leave();
     }
 }

@@ -8,16 +8,20 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::sse;
 use crate::task::dialect::core;
 use crate::task::store::Watch;
-use crate::task::{Event, Progress, Question, State};
+use crate::task::{Event, Progress, Question, State, TaskId};
 
-use crate::gateway::exchange::{Exchange, Happening};
+use crate::gateway::deliver::Deliveries;
+use crate::gateway::exchange::{Exchange, Happening, Trace};
 use crate::gateway::rejection::Fault;
 
 use super::ending::shorten;
-use super::{End, Record};
+use super::stored::Trail;
+use super::{End, READ_AGAIN, Record, Unapplied};
 
 /// A progress message becomes the status message at most this often.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often at most it is noted how far a call has come.
+const TRAIL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a question that found every stream full is offered again.
 const OFFER_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -28,28 +32,46 @@ pub(super) struct Conversation<'a> {
     noted: Option<Instant>,
     /// When to put waiting questions to clients once more.
     offer_again: Option<Instant>,
+    /// How far the call has come, as long as it is not noted.
+    moved: Option<Trace>,
+    /// What was noted last of that, and when.
+    trail: Option<(Trace, Instant)>,
 }
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(record: &'a Record, exchange: &'a mut Exchange) -> Self {
-        Self { record, exchange, noted: None, offer_again: None }
+        if record.is_shared() {
+            exchange.trace();
+        }
+        Self { record, exchange, noted: None, offer_again: None, moved: None, trail: None }
     }
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
+        let Record { gateway, task, .. } = self.record;
+        let _held = HeldHere { deliveries: &gateway.deliveries, task: task.id };
+        if let Ok(Some(task)) = self.record.current().await {
+            gateway.deliveries.held_here(&gateway.ledger, &task).await;
+        }
         // A call that became a task under way may have asked already.
-        let Some(mut questions_end) = self.read_record(true).await else { return End::Over };
+        let mut questions_end = match self.read_record(true).await {
+            Ok(end) => end,
+            Err(end) => return end,
+        };
         loop {
-            tokio::select! {
-                happening = self.exchange.next() => if let Some(end) = self.take(happening).await { return end },
-                is_changed = watch.changed() => match self.read_record(is_changed).await {
-                    Some(end) => questions_end = end,
-                    None => return End::Over,
-                },
-                () = sleep_until(questions_end) => match self.time_out_questions().await {
-                    Ok(end) => questions_end = end,
-                    Err(fault) => return End::Fault(fault),
-                },
+            let note_at = self.note_at();
+            let ended = tokio::select! {
+                happening = self.exchange.next() => self.take(happening).await.map_or(Ok(questions_end), Err),
+                is_changed = watch.changed() => self.read_record(is_changed).await,
+                () = sleep_until(questions_end) => self.time_out_questions().await,
                 () = sleep_until(self.offer_again) => self.offer().await,
+                () = sleep_until(note_at) => {
+                    self.note_moved().await;
+                    Ok(questions_end)
+                }
+            };
+            match ended {
+                Ok(end) => questions_end = end,
+                Err(end) => return end,
             }
         }
     }
@@ -58,27 +80,36 @@ impl<'a> Conversation<'a> {
     async fn take(&mut self, happening: Happening) -> Option<End> {
         match happening {
             Happening::Notified { method, params } => self.notified(&method, params.as_deref()).await,
-            Happening::Asked { id, method, params } => self.asked(id, method, params).await,
+            Happening::Asked { id, method, params } => return self.asked(id, method, params).await,
             // It was refused, and the call ends as it will.
             Happening::Undeclared { .. } => {}
             Happening::Withdrawn(id) => self.withdrawn(id).await,
-            Happening::Settled(upstream_id) => drop(self.record.apply(Event::Settle { upstream_id }).await),
+            Happening::Settled(upstream_id) => return self.settled(upstream_id).await,
+            Happening::Moved(trace) => self.moved = Some(trace),
             Happening::Ended(end) => return Some(End::Call(end)),
         }
         None
     }
 
-    /// Looks at the record after a change: gives answers to the call, finds the next question to time out. `None`: it is
-    /// over.
-    async fn read_record(&mut self, is_changed: bool) -> Option<Option<Instant>> {
-        let Ok(task) = self.record.current().await else { return Some(None) };
-        let asked = match task.map(|task| task.state.clone()) {
-            Some(State::Held(asked)) => asked,
-            Some(State::Queued) => return Some(None),
-            Some(State::Ended(_)) | None => return None,
+    /// Looks at the record after a change: gives answers to the call, finds the next question to time out; the end where it
+    /// is over.
+    async fn read_record(&mut self, is_changed: bool) -> Result<Option<Instant>, End> {
+        let Ok(task) = self.record.current().await else {
+            // What was changed must not be missed.
+            self.offer_again = Some(Instant::now() + READ_AGAIN);
+            return Ok(None);
+        };
+        let asked = match task {
+            Some(task) if self.record.is_others(&task) => return Err(End::Fenced),
+            Some(task) => match &task.state {
+                State::Held(asked) => asked.clone(),
+                State::Queued => return Ok(None),
+                State::Ended(_) => return Err(End::Over),
+            },
+            None => return Err(End::Over),
         };
         if !is_changed {
-            return None;
+            return Err(End::Over);
         }
         for question in &asked.questions {
             if let Progress::Answered(answer) = &question.progress {
@@ -90,53 +121,88 @@ impl<'a> Conversation<'a> {
         self.offer_again = is_waiting.then(|| Instant::now() + OFFER_INTERVAL);
         let first = asked.questions.iter().filter(|question| !matches!(question.progress, Progress::Answered(_)));
         let first = first.map(|question| question.asked_at).min();
-        Some(first.map(|asked_at| self.record.gateway.clock.instant(asked_at.plus(self.record.input_timeout))))
+        Ok(first.map(|asked_at| self.record.gateway.clock.instant(asked_at.plus(self.record.input_timeout))))
     }
 
     /// Puts waiting questions to clients once more.
-    async fn offer(&mut self) {
+    async fn offer(&mut self) -> Result<Option<Instant>, End> {
         self.offer_again = None;
-        if let Ok(Some(task)) = self.record.current().await {
+        if let Ok(Some(task)) = self.record.current().await
+            && !self.record.is_others(&task)
+        {
             self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await;
-            let is_waiting = |question: &Question| question.progress == Progress::Waiting;
-            if task.state.questions().iter().any(is_waiting) {
-                self.offer_again = Some(Instant::now() + OFFER_INTERVAL);
-            }
+        }
+        self.read_record(true).await
+    }
+
+    /// When it is to be noted how far the call has come.
+    fn note_at(&self) -> Option<Instant> {
+        let moved = self.moved.as_ref()?;
+        Some(match &self.trail {
+            // Whatever was known of the request before is of no use.
+            Some((noted, at)) if noted.id == moved.id => *at + TRAIL_INTERVAL,
+            _ => Instant::now(),
+        })
+    }
+
+    /// Notes how far the call has come.
+    async fn note_moved(&mut self) {
+        if let Some(trace) = self.moved.take() {
+            self.record.note(&Trail::of(&trace, self.exchange.conversation())).await;
+            self.trail = Some((trace, Instant::now()));
         }
     }
 
     /// Answers for the client what nobody answered in time, so that the upstream's call can end. A call that can't go on
     /// without the answer is at its end itself.
-    async fn time_out_questions(&mut self) -> Result<Option<Instant>, Fault> {
+    async fn time_out_questions(&mut self) -> Result<Option<Instant>, End> {
         let now = self.record.gateway.clock.now();
-        let Ok(Some(task)) = self.record.current().await else { return Ok(None) };
-        let State::Held(asked) = &task.state else { return Ok(None) };
+        let task = self.record.current().await.ok().flatten().filter(|task| !self.record.is_others(task));
+        let Some(State::Held(asked)) = task.as_ref().map(|task| &task.state) else {
+            return self.read_record(true).await;
+        };
         let late = |question: &&Question| {
             !matches!(question.progress, Progress::Answered(_))
                 && question.asked_at.plus(self.record.input_timeout) <= now
         };
         let late: Vec<Question> = asked.questions.iter().filter(late).cloned().collect();
         if late.iter().any(|question| self.exchange.is_in_round(&question.upstream_id)) {
-            return Err(Fault::InputTimeout);
+            return Err(End::Fault(Fault::InputTimeout));
         }
         for question in late {
-            self.record.gateway.deliveries.void(&task, &question);
-            if self.record.apply(Event::Settle { upstream_id: question.upstream_id.clone() }).await.is_some() {
+            if let Some(task) = &task {
+                self.record.gateway.deliveries.void(task, &question);
+            }
+            if self.record.apply(Event::Settle { upstream_id: question.upstream_id.clone() }).await.is_ok() {
                 self.exchange.refuse(&question.upstream_id, &Fault::InputTimeout.to_error());
             }
         }
-        Ok(self.read_record(true).await.flatten())
+        self.read_record(true).await
+    }
+
+    /// The upstream has an answer, or gets it as soon as this is written: whoever takes the call up goes by the record, and a
+    /// round that still stands in it is sent again.
+    async fn settled(&mut self, upstream_id: Id) -> Option<End> {
+        loop {
+            match self.record.apply(Event::Settle { upstream_id: upstream_id.clone() }).await {
+                Err(Unapplied::Fenced) => return Some(End::Fenced),
+                Err(Unapplied::Away) if self.record.is_shared() => tokio::time::sleep(READ_AGAIN).await,
+                Ok(_) | Err(Unapplied::Away | Unapplied::Refused) => return None,
+            }
+        }
     }
 
     /// The upstream asks the client.
-    async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) {
+    async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) -> Option<End> {
         match self.record.apply(Event::Ask { upstream_id: id.clone(), method, params }).await {
-            Some(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
-            None => {
+            Ok(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
+            Err(Unapplied::Refused | Unapplied::Away) => {
                 let error = ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken");
                 self.exchange.refuse(&id, &error);
             }
+            Err(Unapplied::Fenced) => return Some(End::Fenced),
         }
+        None
     }
 
     /// The upstream tells something.
@@ -166,7 +232,7 @@ impl<'a> Conversation<'a> {
         let is_due = self.noted.is_none_or(|noted| noted.elapsed() >= NOTE_INTERVAL);
         if let Some(message) = message.filter(|_| is_due) {
             self.noted = Some(Instant::now());
-            self.record.apply(Event::Note(message)).await;
+            drop(self.record.apply(Event::Note(message)).await);
         }
     }
 
@@ -176,8 +242,20 @@ impl<'a> Conversation<'a> {
         let is_it = |question: &&Question| question.upstream_id == upstream_id;
         if let Some(question) = task.state.questions().iter().find(is_it) {
             self.record.gateway.deliveries.void(&task, question);
-            self.record.apply(Event::Settle { upstream_id }).await;
+            drop(self.record.apply(Event::Settle { upstream_id }).await);
         }
+    }
+}
+
+/// Has other replicas' streams looked after while the call is held here.
+struct HeldHere<'a> {
+    deliveries: &'a Deliveries,
+    task: TaskId,
+}
+
+impl Drop for HeldHere<'_> {
+    fn drop(&mut self) {
+        self.deliveries.held_no_more(self.task);
     }
 }
 

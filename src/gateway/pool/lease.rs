@@ -78,6 +78,14 @@ impl Lease {
     pub(in crate::gateway) fn spoil(&mut self) {
         self.kept = None;
     }
+
+    /// Another process goes on with the call: the session is not ended upstream from here.
+    pub(in crate::gateway) fn leave(&mut self) {
+        self.kept = None;
+        if let Some(pooled) = &self.pooled {
+            pooled.is_closed.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Deref for Lease {

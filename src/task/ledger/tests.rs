@@ -13,7 +13,8 @@ use crate::task::state::{Answer, Progress};
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
 
-const LIMITS: Limits = Limits { running_tasks: 100_000, queued_tasks: 10, kept_tasks: 100_000, kept_bytes: 1 << 30 };
+const LIMITS: Limits =
+    Limits { running_tasks: 100_000, queued_tasks: 10, kept_tasks: 100_000, kept_bytes: 1 << 30, creates: None };
 
 type Told = Arc<Mutex<Vec<(Option<Status>, Option<Status>, &'static str)>>>;
 
@@ -91,6 +92,39 @@ async fn a_new_task_can_be_read() {
     assert_eq!(read.expires_at().since(read.created_at), Duration::from_secs(3600));
     let listed = ledger.list(&alice(), None, 10).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [task.id]);
+}
+
+#[tokio::test]
+async fn what_an_earlier_holder_writes_is_void() {
+    let store = Arc::new(MemoryStore::shared(Clock::system()));
+    let (first, _) = ledger_over(|_| Arc::clone(&store) as Arc<dyn Store>);
+    let (second, told) = ledger_over(|_| Arc::clone(&store) as Arc<dyn Store>);
+    let held = create(&first).await;
+    first.apply_held(&held, ask(1)).await.unwrap();
+    let [orphan] = &second.take_over(&held.holder, 10).await.unwrap()[..] else { panic!("one task") };
+    assert!(matches!(first.apply_held(&held, ask(2)).await, Err(ApplyError::Fenced)));
+    assert!(matches!(first.end_held(&held, returned()).await, Err(ApplyError::Fenced)));
+    let late = first.note_trail(&held, "late".into()).await;
+    assert!(matches!(late, Err(StoreError::Conflict)));
+    assert!(told.lock().unwrap().is_empty());
+    // A client's word counts wherever it comes in.
+    let answer = Event::Answer { number: 0, answer: Answer::Result("{}".into()) };
+    first.apply(&alice(), held.id, answer).await.unwrap();
+    second.apply_held(&orphan.task, Event::Settle { upstream_id: Id::number(1) }).await.unwrap();
+    second.end_held(&orphan.task, returned()).await.unwrap();
+    assert!(matches!(first.end_held(&held, returned()).await, Err(ApplyError::Fenced)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_change_never_goes_back() {
+    let behind = Clock::system();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let store = Arc::new(MemoryStore::shared(behind));
+    let task = Task { updated_at: behind.now().plus(Duration::from_secs(5)), ..Task::clone(&*create(&ledger()).await) };
+    let made = store.create(task, None, &LIMITS).await.unwrap();
+    let (ledger, _) = ledger_over(|_| store);
+    let noted = ledger.apply(&alice(), made.id, Event::Note("on".into())).await.unwrap();
+    assert_eq!(noted.updated_at, made.updated_at);
 }
 
 #[tokio::test]

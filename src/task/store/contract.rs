@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Limits, Position, QuotaReason, Store, StoreError, Usage};
+use super::{CreateRate, Limits, Position, Quota, QuotaReason, Store, StoreError, Usage};
 use crate::clock::{Clock, Timestamp};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;
@@ -49,6 +49,8 @@ macro_rules! each_contract_test {
             ends_watches_with_the_task,
             closes_watches_on_purge,
             cancel_against_complete,
+            bounds_creations_in_time,
+            what_is_refused_is_no_creation,
             concurrent_creators_stay_within_limits,
             concurrent_endings_give_each_place_once,
             hands_luggage_to_the_next_holder,
@@ -69,7 +71,8 @@ pub(crate) use each_contract_test;
 pub(crate) use holders::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-const AMPLE: Limits = Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 30 };
+const AMPLE: Limits =
+    Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 30, creates: None };
 
 fn owner(tenant: &str, subject: &str) -> Owner {
     Owner {
@@ -373,8 +376,54 @@ pub(crate) async fn bounds_kept_bytes(store: Arc<dyn Store>) {
     assert_eq!(usage(&store, "acme").await, Usage { running: 1, queued: 0, kept: 3, kept_bytes: 10 });
 }
 
+fn creates(count: u32, burst: u32) -> Limits {
+    let of = |number| std::num::NonZeroU32::new(number).unwrap();
+    Limits { creates: CreateRate::new(of(count), HOUR, of(burst)), ..AMPLE }
+}
+
+pub(crate) async fn bounds_creations_in_time(store: Arc<dyn Store>) {
+    let limits = creates(1, 2);
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    store.create(task(&owner("acme", "bob")), None, &limits).await.unwrap();
+    match store.create(task(&alice()), None, &limits).await {
+        Err(StoreError::Quota(quota)) => {
+            let wait = quota.until_expiry.unwrap();
+            assert_eq!((quota.reason, quota.limit), (QuotaReason::Creates, 2));
+            assert!(wait > HOUR / 2 && wait <= HOUR, "{wait:?}");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+    // Tasks that go give nothing back, not even the last of a tenant's.
+    store.purge(first.expires_at().plus(HOUR), 10).await.unwrap();
+    assert_eq!(usage(&store, "acme").await, Usage::default());
+    assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::Creates, 2));
+    store.create(task(&owner("umbrella", "x")), None, &limits).await.unwrap();
+    store.create(task(&alice()), None, &AMPLE).await.unwrap();
+    // 36,000 in an hour: one each 100 ms.
+    let quick = creates(36_000, 1);
+    store.create(task(&owner("quick", "x")), None, &quick).await.unwrap();
+    while let Err(error) = store.create(task(&owner("quick", "x")), None, &quick).await {
+        assert!(matches!(error, StoreError::Quota(Quota { reason: QuotaReason::Creates, .. })), "{error:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn what_is_refused_is_no_creation(store: Arc<dyn Store>) {
+    let limits = Limits { running_tasks: 1, queued_tasks: 0, ..creates(1, 2) };
+    let first = store.create(task(&alice()), None, &limits).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::RunningTasks, 1));
+        let again = store.create(Task::clone(&first), None, &limits).await;
+        assert!(matches!(again, Err(StoreError::Conflict)));
+    }
+    store.replace(ended(&first), None).await.unwrap();
+    store.create(task(&alice()), None, &limits).await.unwrap();
+    // The rate comes first: over both limits it is the one that is told.
+    assert_eq!(refusal(&store, task(&alice()), &limits).await, (QuotaReason::Creates, 2));
+}
+
 pub(crate) async fn tenants_do_not_count_against_each_other(store: Arc<dyn Store>) {
-    let limits = Limits { running_tasks: 1, queued_tasks: 0, kept_tasks: 1, kept_bytes: 1 };
+    let limits = Limits { running_tasks: 1, queued_tasks: 0, kept_tasks: 1, kept_bytes: 1, creates: None };
     for tenant in ["acme", "umbrella"] {
         let made = store.create(task(&owner(tenant, "alice")), None, &limits).await.unwrap();
         store.replace(ended(&made), result("1")).await.unwrap();

@@ -12,13 +12,14 @@ mod tables;
 mod writer;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
 use redb::ReadTransaction;
 use tokio::sync::watch;
 
+use super::creates::Buckets;
 use super::watching::Watched;
 use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
@@ -36,6 +37,7 @@ pub use file::OpenError;
 pub struct DiskStore {
     writer: Writer,
     shared: Arc<Shared>,
+    creates: Arc<Buckets>,
 }
 
 /// What readers and the writer share.
@@ -68,7 +70,7 @@ impl DiskStore {
             file.read(reads::bytes).map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
         let shared = Arc::new(Shared { clock, file, watched: Mutex::default(), bytes: AtomicU64::new(bytes) });
         let writer = Writer::start(Arc::clone(&shared)).map_err(|error| OpenError::Folder(folder.to_owned(), error))?;
-        Ok(Self { writer, shared })
+        Ok(Self { writer, shared, creates: Arc::default() })
     }
 
     /// Reads. Where the disk has failed, the file is opened again first: reads are not to end with a write that failed.
@@ -97,7 +99,8 @@ impl DiskStore {
 #[async_trait]
 impl Store for DiskStore {
     async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
-        self.writer.change(Create { task, draft, limits: *limits }).await
+        let (buckets, is_counted) = (Arc::clone(&self.creates), AtomicBool::new(false));
+        self.writer.change(Create { task, draft, limits: *limits, buckets, is_counted }).await
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {

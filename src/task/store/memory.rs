@@ -18,6 +18,7 @@ use dashmap::DashMap;
 use tokio::sync::watch;
 
 use super::counting::outcome_bytes;
+use super::creates::Buckets;
 use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
@@ -37,6 +38,7 @@ struct Inner {
     tenants: DashMap<Arc<str>, Arc<Tenant>>,
     /// When each record goes, the earliest first.
     expiries: Mutex<BTreeMap<(Timestamp, TaskId), Arc<Owner>>>,
+    creates: Buckets,
     /// Where there may be several of them.
     holders: Option<Holders>,
 }
@@ -127,7 +129,16 @@ impl MemoryStore {
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let (tasks, tenants) = (DashMap::new(), DashMap::new());
-        Self { inner: Inner { clock, tasks, tenants, expiries: Mutex::default(), holders: None } }
+        Self {
+            inner: Inner {
+                clock,
+                tasks,
+                tenants,
+                expiries: Mutex::default(),
+                creates: Buckets::default(),
+                holders: None,
+            },
+        }
     }
 
     /// The same for several gateways in this process, which take up each other's calls.
@@ -218,7 +229,12 @@ impl Inner {
             book.limits = *limits;
             // A limit that was raised serves those who wait before it serves the newcomer.
             self.promote(book);
-            task.state = book.admit(self.clock.now())?;
+            let now = self.clock.now();
+            let full = limits.creates.map(|rate| self.creates.admit(&task.owner.tenant, rate, now)).transpose()?;
+            task.state = book.admit(now)?;
+            if let Some(full) = full {
+                self.creates.set(&task.owner.tenant, full, now);
+            }
             task.epoch = 1;
             task.version = 1;
             task.owner = book.index(&task);

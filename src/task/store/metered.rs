@@ -14,14 +14,14 @@ use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 
 /// A store that is timed.
 #[derive(Debug)]
-pub struct MeteredStore<S> {
-    store: S,
+pub struct MeteredStore<S: ?Sized> {
+    store: Arc<S>,
     metrics: Arc<Metrics>,
 }
 
-impl<S> MeteredStore<S> {
+impl<S: ?Sized> MeteredStore<S> {
     /// Times this store.
-    pub const fn new(store: S, metrics: Arc<Metrics>) -> Self {
+    pub const fn new(store: Arc<S>, metrics: Arc<Metrics>) -> Self {
         Self { store, metrics }
     }
 
@@ -35,7 +35,7 @@ impl<S> MeteredStore<S> {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods, reason = "a method that is forgotten here is not forwarded")]
-impl<S: Store> Store for MeteredStore<S> {
+impl<S: Store + ?Sized> Store for MeteredStore<S> {
     async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
         self.timed(StoreOp::Create, self.store.create(task, draft, limits)).await
     }

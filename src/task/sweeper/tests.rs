@@ -11,7 +11,8 @@ use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
 use crate::task::{Holder, Limits, NewTask, Owner, Status, Store, Task, TaskId};
 
-const LIMITS: Limits = Limits { running_tasks: 10_000, queued_tasks: 0, kept_tasks: 10_000, kept_bytes: 1 << 20 };
+const LIMITS: Limits =
+    Limits { running_tasks: 10_000, queued_tasks: 0, kept_tasks: 10_000, kept_bytes: 1 << 20, creates: None };
 
 /// A ledger with its sweeper, and the ids of tasks as they expire.
 struct Swept {

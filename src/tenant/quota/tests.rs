@@ -57,15 +57,13 @@ async fn a_rate_may_be_less_than_one_in_a_second() {
 #[tokio::test(start_paused = true)]
 async fn each_tenant_and_each_kind_has_its_own_bucket() {
     let one = || Some(rate(1, SECOND, 1));
-    let default = Limits { requests: one(), creates: one(), polls: None };
+    let default = Limits { requests: one(), polls: None };
     let named = [(name("big"), requests(rate(1, SECOND, 2))), (name("free"), Limits::default())];
     let rates = Rates::new(default, named);
 
     for tenant in [name("a"), name("b"), name("default")] {
         assert_eq!(rates.check_request(&tenant), Ok(()));
-        assert_eq!(rates.check_create(&tenant), Ok(()));
         assert!(rates.check_request(&tenant).is_err());
-        assert!(rates.check_create(&tenant).is_err());
         for _ in 0..100 {
             assert_eq!(rates.admit_poll(&tenant).now_or_never(), Some(Ok(())));
         }
@@ -74,7 +72,6 @@ async fn each_tenant_and_each_kind_has_its_own_bucket() {
     assert_eq!(rates.check_request(&name("big")), Ok(()));
     assert!(rates.check_request(&name("big")).is_err());
     for _ in 0..100 {
-        assert_eq!(rates.check_create(&name("big")), Ok(()));
         assert_eq!(rates.check_request(&name("free")), Ok(()));
     }
 }
@@ -85,13 +82,12 @@ async fn unset_rates_bound_nothing_and_keep_nothing() {
     for _ in 0..1000 {
         for tenant in [name("named"), name("a")] {
             assert_eq!(rates.check_request(&tenant), Ok(()));
-            assert_eq!(rates.check_create(&tenant), Ok(()));
             assert_eq!(rates.admit_poll(&tenant).now_or_never(), Some(Ok(())));
         }
     }
-    let only_creates = Rates::new(Limits { creates: Some(rate(1, SECOND, 1)), ..Limits::default() }, []);
-    assert_eq!(only_creates.check_request(&name("a")), Ok(()));
-    for rates in [rates, only_creates] {
+    let only_polls = Rates::new(Limits { polls: Some(rate(1, SECOND, 1)), ..Limits::default() }, []);
+    assert_eq!(only_polls.check_request(&name("a")), Ok(()));
+    for rates in [rates, only_polls] {
         assert_eq!(rates.unnamed.len(), 0);
     }
 }
@@ -182,35 +178,8 @@ fn rates_that_no_bucket_can_keep_are_refused() {
 async fn the_fastest_and_the_slowest_rate_can_be_counted() {
     let year = Duration::from_secs(366 * 24 * 3600);
     for rate in [rate(1, Duration::from_nanos(1), u32::MAX), rate(1, year, 1), rate(u32::MAX, 100 * SECOND, 1)] {
-        let rates = Rates::new(Limits { requests: Some(rate), creates: None, polls: Some(rate) }, []);
+        let rates = Rates::new(Limits { requests: Some(rate), polls: Some(rate) }, []);
         assert_eq!(rates.check_request(&name("a")), Ok(()));
         assert_eq!(rates.admit_poll(&name("a")).now_or_never(), Some(Ok(())));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_creation_that_came_to_nothing_is_taken_back() {
-    let creates = |rate| Limits { creates: Some(rate), ..Limits::default() };
-    let rates = Rates::new(creates(rate(10, SECOND, 3)), [(name("named"), creates(rate(10, SECOND, 3)))]);
-    for tenant in [name("named"), name("unnamed")] {
-        // However often it happens, the burst is still there,
-        for _ in 0..100 {
-            assert_eq!(rates.check_create(&tenant), Ok(()));
-            rates.undo_create(&tenant);
-        }
-        assert!((0..3).all(|_| rates.check_create(&tenant).is_ok()));
-        assert_eq!(rates.check_create(&tenant), Err(RetryAfter(millis(100))));
-        // and one that is taken back later makes room for one.
-        tokio::time::advance(millis(30)).await;
-        rates.undo_create(&tenant);
-        assert_eq!(rates.check_create(&tenant), Ok(()));
-        assert_eq!(rates.check_create(&tenant), Err(RetryAfter(millis(70))));
-        // What is given back to a full bucket is nothing more.
-        tokio::time::advance(SECOND).await;
-        rates.undo_create(&tenant);
-        assert_eq!((0..10).filter(|_| rates.check_create(&tenant).is_ok()).count(), 3);
-    }
-    let unset = Rates::new(Limits::default(), []);
-    unset.undo_create(&name("a"));
-    assert_eq!(unset.check_create(&name("a")), Ok(()));
 }

@@ -102,6 +102,17 @@ impl Opening {
         client
     }
 
+    /// In a session that another client has opened.
+    pub(crate) fn with_session_of(self, other: &Client) -> Client {
+        let mut client = self.silent();
+        client.session.clone_from(&other.session);
+        client.version.clone_from(&other.version);
+        client.key.clone_from(&other.key);
+        client.path.clone_from(&other.path);
+        client.ids = AtomicU64::new(other.next_id() + 1000);
+        client
+    }
+
     /// Sends `initialize` alone.
     pub(crate) async fn initialize(self) -> (Client, Answer) {
         let Self { mut client, capabilities, version } = self;

@@ -7,7 +7,12 @@ use taskgate::app::{App, Timing};
 use taskgate::auth::sha256;
 use taskgate::config;
 use taskgate::demo::server::{Options, Server, Stats};
+use taskgate::replica::Replicas;
+use taskgate::seal::{Purpose, Sealer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
+use super::replicas::{Balancer, Common, Replica};
 use super::{Client, Exposition, Opening, Stateless, json, within};
 
 /// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
@@ -27,6 +32,25 @@ pub(crate) struct Setup {
     has_second_route: bool,
     command: Option<String>,
     timing: Timing,
+    replicas: usize,
+    lease: String,
+    has_no_internal_address: bool,
+}
+
+/// The key of gateways that share a store.
+const SHARED_KEY: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
+
+/// The number of a client's session, as its id says to whoever has the key.
+fn number_of(client: &Client) -> u128 {
+    let sealer = Sealer::new(*SHARED_KEY, []);
+    let plain = sealer.open(Purpose::Session, client.session.as_deref().unwrap()).expect("it is ours");
+    u128::from_be_bytes(*plain[1..].first_chunk().unwrap())
+}
+
+/// How many gateways there are behind the address of each, where a test does not say; the suite of tests can be run over
+/// several.
+fn usual_replicas() -> usize {
+    std::env::var("TASKGATE_TEST_REPLICAS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// The API key of a caller.
@@ -120,6 +144,21 @@ impl Setup {
         Self { timing, ..self }
     }
 
+    /// So many gateways that share a store, and a balancer before them that takes another for each request.
+    pub(crate) fn replicas(self, replicas: usize) -> Self {
+        Self { replicas, ..self }
+    }
+
+    /// How long each takes another for alive that says nothing.
+    pub(crate) fn lease(self, lease: &str) -> Self {
+        Self { lease: lease.to_owned(), ..self }
+    }
+
+    /// They can't reach each other.
+    pub(crate) fn apart(self) -> Self {
+        Self { has_no_internal_address: true, ..self }
+    }
+
     fn to_yaml(&self, url: &str) -> String {
         let Self { listen, admin, top, upstream, tools, authorize, tasks, tenants, .. } = self;
         let mut yaml = format!(
@@ -139,6 +178,16 @@ impl Setup {
             Some(argv) => format!("command: {argv}"),
             None => format!("url: \"{url}\""),
         };
+        if self.replicas > 0 {
+            let address = if self.has_no_internal_address { "" } else { ", address: \"127.0.0.1:0\"" };
+            yaml.push_str(&format!(
+                "store: {{kind: redis, url: \"redis://127.0.0.1:1/0\"}}\nreplica: {{lease: {}{address}}}\n",
+                self.lease
+            ));
+            if !self.top.contains("secrets:") {
+                yaml.push_str("secrets: {key: \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"}\n");
+            }
+        }
         yaml.push_str("routes:\n");
         let second = self.has_second_route.then_some(("second", "/second"));
         for (name, path) in [("main", "/mcp")].into_iter().chain(second) {
@@ -156,9 +205,19 @@ impl Setup {
         let yaml = self.to_yaml(self.in_front_of.as_deref().unwrap_or(&upstream.url()));
         let settings = config::parse(&yaml, "test.yaml", Path::new(""), &|_| None);
         let settings = settings.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
+        if self.replicas > 0 {
+            let common = Common::new();
+            let mut replicas = Vec::new();
+            for _ in 0..self.replicas {
+                replicas.push(Replica::start(&common, settings.clone(), self.timing).await);
+            }
+            let balancer = Balancer::start(replicas.iter().map(|replica| replica.address).collect()).await;
+            let (address, admin) = (balancer.address, replicas[0].admin);
+            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer) };
+        }
         let app = App::start_with(&settings, self.timing).await.unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Gateway { app: Some(app), upstream, address, admin }
+        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None }
     }
 }
 
@@ -169,6 +228,9 @@ pub(crate) struct Gateway {
     pub(crate) upstream: Server,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// Where there are several.
+    pub(crate) replicas: Vec<Replica>,
+    balancer: Option<Balancer>,
 }
 
 impl Gateway {
@@ -190,7 +252,65 @@ impl Gateway {
             has_second_route: false,
             command: None,
             timing: Timing::default(),
+            replicas: usual_replicas(),
+            lease: "30s".to_owned(),
+            has_no_internal_address: false,
         }
+    }
+
+    /// Waits until one of those has claimed the client's session: then it is not served by another that stands in for a
+    /// home which may be alive.
+    pub(crate) async fn claimed(&self, client: &Client, others: &[usize]) {
+        let number = number_of(client);
+        within(async {
+            let Some(other) = others.first() else { return };
+            while !matches!(self.replicas[*other].neighbour.home_of(number).await, Ok(Some(_))) {
+                // One that is under way when the home is found dead is lost.
+                drop(client.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.bytes().await);
+            }
+        })
+        .await;
+    }
+
+    /// A client that is yet to open its session at one of several.
+    pub(crate) fn moved_opening(&self, number: usize) -> Opening {
+        Opening::at(self.replicas[number].address)
+    }
+
+    /// Waits until one of several says with this status whether it is ready.
+    pub(crate) async fn ready(&self, number: usize, status: u16) {
+        let admin = self.replicas[number].admin;
+        let wanted = format!("HTTP/1.1 {status} ");
+        within(async {
+            loop {
+                let mut stream = TcpStream::connect(admin).await.unwrap();
+                stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                if answer.starts_with(&wanted) {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// The balancer asks only those that are there.
+    pub(crate) fn forget_stopped(&self) {
+        let there = self.replicas.iter().filter(|replica| replica.is_there());
+        let there = there.map(|replica| replica.address).collect();
+        self.balancer.as_ref().expect("there are several").use_only(there);
+    }
+
+    /// One of several dies, and the balancer asks it no more.
+    pub(crate) async fn kill(&mut self, number: usize) {
+        self.replicas[number].die().await;
+        self.forget_stopped();
+    }
+
+    /// A client of one of several alone, with the session that another has.
+    pub(crate) fn moved(&self, client: &Client, number: usize) -> Client {
+        Opening::at(self.replicas[number].address).with_session_of(client)
     }
 
     /// One with every default.
@@ -261,6 +381,11 @@ impl Gateway {
 
     /// Stops the gateway as a signal does.
     pub(crate) async fn stop(&mut self) {
-        within(self.take_app().run_until(async {})).await;
+        for replica in &mut self.replicas {
+            within(replica.stop()).await;
+        }
+        if let Some(app) = self.app.take() {
+            within(app.run_until(async {})).await;
+        }
     }
 }

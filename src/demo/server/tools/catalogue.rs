@@ -29,7 +29,7 @@ pub(in crate::demo::server) static TOOLS: [Tool; 20] = [
         name: "stubborn",
         description: "Waits as `hold` does, and takes no notice when it is cancelled",
         arguments: &[("seconds", "number", "How long; without it until a release")],
-        read_only: true,
+        read_only: false,
     },
     Tool {
         name: "release",

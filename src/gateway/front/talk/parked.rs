@@ -101,7 +101,10 @@ impl Talk<'_> {
                     self.ended = Some(end);
                 }
                 // Nobody listens.
-                Happening::Notified { .. } | Happening::Undeclared { .. } | Happening::Settled(_) => {}
+                Happening::Notified { .. }
+                | Happening::Undeclared { .. }
+                | Happening::Settled(_)
+                | Happening::Moved(_) => {}
             }
         }
     }

@@ -2,10 +2,13 @@
 //! nothing behind.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use redb::ReadableTable;
 
 use super::super::counting::{admit, outcome_bytes};
+use super::super::creates::Buckets;
 use super::super::{Limits, Orphan, Purged, Quota, StoreError};
 use super::halt::Halt;
 use super::tables::{Row, Tables, Told, head, may_run, record, tenant_key};
@@ -41,6 +44,17 @@ pub(super) struct Create {
     pub(super) task: Task,
     pub(super) draft: Option<Arc<str>>,
     pub(super) limits: Limits,
+    pub(super) buckets: Arc<Buckets>,
+    /// Against the rate of creations, which a second try must not do again.
+    pub(super) is_counted: AtomicBool,
+}
+
+impl Create {
+    /// Looks at the rate of creations: what to note in its bucket when the task is kept.
+    fn admit_creation(&self, now: Timestamp) -> Result<Option<Duration>, Quota> {
+        let rate = self.limits.creates.filter(|_| !self.is_counted.load(Ordering::Relaxed));
+        rate.map(|rate| self.buckets.admit(&self.task.owner.tenant, rate, now)).transpose()
+    }
 }
 
 impl Change for Create {
@@ -61,6 +75,13 @@ impl Change for Create {
         counters.may_run = may_run(&self.limits);
         // A limit that was raised serves those who wait before it serves the newcomer.
         tables.promote(&tenant, &mut counters)?;
+        let full = match self.admit_creation(tables.now) {
+            Ok(full) => full,
+            Err(quota) => {
+                tables.count(&tenant, before, counters)?;
+                return Err(quota.into());
+            }
+        };
         let state = match admit(&self.limits, &counters.usage) {
             Ok(state) => state,
             Err(quota) => {
@@ -77,6 +98,10 @@ impl Change for Create {
         counters.usage.kept += 1;
         counters.enter(&task);
         tables.count(&tenant, before, counters)?;
+        if let Some(full) = full {
+            self.buckets.set(&task.owner.tenant, full, tables.now);
+            self.is_counted.store(true, Ordering::Relaxed);
+        }
         Ok(Arc::new(task))
     }
 }

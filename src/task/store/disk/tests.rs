@@ -13,7 +13,8 @@ use crate::task::state::{Ending, Event, State};
 use crate::task::store::contract::each_contract_test;
 use media::FakeDisk;
 
-const AMPLE: Limits = Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 40 };
+const AMPLE: Limits =
+    Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 40, creates: None };
 
 /// On a disk that never waits: what a commit costs there is not what the contract is about.
 fn fresh() -> Arc<dyn Store> {

@@ -41,7 +41,7 @@ struct Queue {
 impl Default for Book {
     fn default() -> Self {
         Self {
-            limits: Limits { running_tasks: 0, queued_tasks: 0, kept_tasks: 0, kept_bytes: 0 },
+            limits: Limits { running_tasks: 0, queued_tasks: 0, kept_tasks: 0, kept_bytes: 0, creates: None },
             closed: false,
             running: 0,
             kept: 0,

@@ -11,7 +11,8 @@ use crate::task::store::contract::each_contract_test;
 each_contract_test!(Arc::new(MemoryStore::shared(Clock::system())));
 
 const HOUR: Duration = Duration::from_secs(3600);
-const AMPLE: Limits = Limits { running_tasks: 100, queued_tasks: 100, kept_tasks: 1000, kept_bytes: 1 << 20 };
+const AMPLE: Limits =
+    Limits { running_tasks: 100, queued_tasks: 100, kept_tasks: 1000, kept_bytes: 1 << 20, creates: None };
 
 fn task(tenant: &str, subject: &str, created_at: Timestamp, ttl: Duration) -> Task {
     let owner = Owner {
@@ -208,7 +209,7 @@ impl Model {
 
     /// Where a new task would begin.
     fn admit(&self, tenant: usize) -> Option<State> {
-        let Limits { running_tasks, queued_tasks, kept_tasks, kept_bytes } = self.limits[tenant];
+        let Limits { running_tasks, queued_tasks, kept_tasks, kept_bytes, creates: _ } = self.limits[tenant];
         let usage = self.usage(TENANTS[tenant]);
         if usage.kept >= kept_tasks || usage.kept_bytes >= kept_bytes {
             None
@@ -295,7 +296,7 @@ impl Model {
 async fn live(steps: Vec<Step>) {
     let clock = Clock::system();
     let store = MemoryStore::new(clock);
-    let given = Limits { running_tasks: 2, queued_tasks: 3, kept_tasks: 12, kept_bytes: 40 };
+    let given = Limits { running_tasks: 2, queued_tasks: 3, kept_tasks: 12, kept_bytes: 40, creates: None };
     let mut model = Model { now: clock.now(), given, limits: [given; 2], tasks: Vec::new() };
     for step in steps {
         match step {

@@ -14,7 +14,8 @@ use crate::task::store::disk::tables::{Tables, head};
 
 const SEEDS: u64 = 300;
 const HOUR: Duration = Duration::from_secs(3600);
-const LIMITS: Limits = Limits { running_tasks: 6, queued_tasks: 1000, kept_tasks: 1000, kept_bytes: 1 << 30 };
+const LIMITS: Limits =
+    Limits { running_tasks: 6, queued_tasks: 1000, kept_tasks: 1000, kept_bytes: 1 << 30, creates: None };
 
 /// What a client knows of one of its tasks.
 #[derive(Debug, Clone)]

@@ -1,0 +1,345 @@
+//! Whose home a session is, where several processes share a store: all that goes on in a session goes on in one of them.
+//!
+//! The home is who made the session, as its id says, while that process lives; after it, whoever claims the session in what
+//! the processes share. A request that lands elsewhere is passed on to the home. Where the home can't be connected to,
+//! nothing was sent, and this process stands in for it with what the id says; only a conversation with a process that the
+//! home has started can't be had from elsewhere.
+
+pub(super) mod bus;
+mod cache;
+mod lease;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memchr::memmem;
+use tokio_util::sync::CancellationToken;
+
+use crate::jsonrpc::{Message, string_value};
+use crate::replica::{Replicas, Standing};
+use crate::task::{Holder, SessionNumber, StoreError};
+use crate::tenant::Principal;
+
+use super::call::VersionHeader;
+use super::front::{listed_at, parked_at};
+use super::params::Params;
+use super::rejection::Kind;
+use super::session::{Sealed, Session};
+use super::{Gateway, Route};
+use cache::Cache;
+
+/// How long after it was made a session can be claimed by another process; so long is kept who claimed it, and that it has
+/// ended.
+const CLAIMABLE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How often a claim is renewed.
+const CLAIM_AGAIN: Duration = Duration::from_secs(24 * 3600);
+/// As often is asked again whose home a session is, when others are always faster.
+const MOST_TRIES: usize = 4;
+
+/// What makes a process one of several.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    /// The others.
+    pub replicas: Arc<dyn Replicas>,
+    /// How long the others wait before they take over.
+    pub lease: Duration,
+    /// Where the others reach this one; `None`: sessions are served wherever their requests land.
+    pub address: Option<SocketAddr>,
+}
+
+/// The homes of sessions, as this process knows them.
+#[derive(Debug)]
+pub(super) struct Homes {
+    pub(super) sharing: Sharing,
+    cache: Cache,
+    /// How often this process's lease has lapsed: others may have claimed its sessions then.
+    lapses: AtomicU64,
+}
+
+/// What of a request decides where it is served.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking<'a> {
+    /// The endpoint it came to.
+    pub route: &'a Route,
+    /// Whose it is.
+    pub principal: &'a Principal,
+    /// What the version header says.
+    pub version: &'a VersionHeader,
+    /// The session id, as it was sent.
+    pub session: Option<&'a str>,
+    /// The whole body.
+    pub body: &'a [u8],
+}
+
+/// Where a request is served.
+#[derive(Debug)]
+pub enum Place {
+    /// By this process.
+    Here,
+    /// By another one.
+    There(Elsewhere),
+}
+
+/// Another process.
+#[derive(Debug, Clone)]
+pub struct Elsewhere {
+    /// Who it is.
+    pub holder: Holder,
+    /// Where it takes requests of this one.
+    pub address: SocketAddr,
+    /// Cancelled when its lease is over.
+    pub gone: CancellationToken,
+}
+
+impl Homes {
+    pub(super) fn new(sharing: Sharing) -> Self {
+        // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
+        let cache = Cache::new(sharing.lease / 3);
+        Self { sharing, cache, lapses: AtomicU64::new(0) }
+    }
+
+    fn replicas(&self) -> &dyn Replicas {
+        &*self.sharing.replicas
+    }
+
+    fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Relaxed)
+    }
+
+    /// Whose home a session is; `None`: it has ended.
+    async fn home_of(&self, sealed: &Sealed) -> Result<Option<Holder>, StoreError> {
+        if let Some(home) = self.cache.home(sealed.number) {
+            return Ok(Some(home));
+        }
+        if self.replicas().has_ended(sealed.number).await? {
+            return Ok(None);
+        }
+        let claimed = self.replicas().home_of(sealed.number).await?;
+        let home = claimed.or_else(|| sealed.maker.clone()).unwrap_or_else(|| Holder::from_text(""));
+        self.cache.note_home(sealed.number, &home);
+        Ok(Some(home))
+    }
+
+    async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
+        if let Some(standing) = self.cache.standing(holder) {
+            return Ok(standing);
+        }
+        let standing = self.replicas().standing(holder).await?;
+        self.cache.note_standing(holder, standing);
+        Ok(standing)
+    }
+
+    fn elsewhere(&self, holder: Holder, address: SocketAddr) -> Place {
+        let gone = self.cache.gone(&holder);
+        Place::There(Elsewhere { holder, address, gone })
+    }
+}
+
+impl Gateway {
+    /// Where a request is to be served. A session that is to be served here from now on is known when this returns.
+    ///
+    /// # Errors
+    /// [`Fault::Store`] where that can't be known; [`Kind::Away`] where only a process could serve it that can't be reached.
+    pub async fn place(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
+        let Some(homes) = &self.homes else { return Ok(Place::Here) };
+        if asking.version.is_modern() {
+            return self.place_of_stateless(homes, asking).await;
+        }
+        let Some(token) = asking.session else { return Ok(Place::Here) };
+        let known = self.sessions.known(token);
+        if let Some(session) = &known
+            && !session.is_elsewhere()
+            && session.is_confirmed(homes.lapses())
+        {
+            return Ok(Place::Here);
+        }
+        // What is not theirs is nobody's home to them, and answered as such.
+        let sealed = self.sessions.open(token).filter(|sealed| sealed.terms.are_of(asking.route, asking.principal));
+        let Some(sealed) = sealed else { return Ok(Place::Here) };
+        match self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await {
+            Ok(place) => place,
+            // What this process holds goes on without the store.
+            Err(_) if known.is_some() => Ok(Place::Here),
+            Err(error) => homes.remembered(&sealed).ok_or_else(|| error.into()),
+        }
+    }
+
+    /// The same when what was known of it proved wrong.
+    ///
+    /// # Errors
+    /// As [`Gateway::place`].
+    pub async fn place_anew(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
+        if let (Some(homes), Some(token)) = (&self.homes, asking.session)
+            && let Some(sealed) = self.sessions.open(token)
+        {
+            homes.cache.forget_home(sealed.number);
+        }
+        self.place(asking).await
+    }
+
+    /// Where a request is served whose place could not be connected to: nothing was sent to it.
+    ///
+    /// # Errors
+    /// [`Kind::Away`] where only that process could serve it.
+    pub async fn place_without(&self, asking: &Asking<'_>, elsewhere: &Elsewhere) -> Result<Place, Kind> {
+        let Some(homes) = &self.homes else { return Ok(Place::Here) };
+        homes.cache.forget_standing(&elsewhere.holder);
+        let sealed = asking
+            .session
+            .filter(|_| !asking.version.is_modern())
+            .and_then(|token| Some((token, self.sessions.open(token)?)));
+        // A retry finds nobody who waits for it.
+        let Some((token, sealed)) = sealed else { return Ok(Place::Here) };
+        match homes.standing(&elsewhere.holder).await {
+            Ok(Standing::Over) => {
+                let known = self.sessions.known(token);
+                let place = self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await;
+                place.unwrap_or_else(|error| Err(error.into()))
+            }
+            Ok(Standing::Alive { .. }) | Err(_) => self.stand_in(homes, asking.route, token, sealed),
+        }
+    }
+
+    /// By the home's standing. What fails is the store.
+    async fn place_of_session(
+        &self,
+        homes: &Homes,
+        route: &Route,
+        token: &str,
+        sealed: &Sealed,
+        known: Option<&Arc<Session>>,
+    ) -> Result<Result<Place, Kind>, StoreError> {
+        let (me, lapses) = (homes.replicas().me(), homes.lapses());
+        let mut known = known.cloned();
+        let Some(mut home) = homes.home_of(sealed).await? else {
+            known.iter().for_each(|session| self.sessions.forget(session));
+            return Ok(Ok(Place::Here));
+        };
+        for _ in 0..MOST_TRIES {
+            if home == *me {
+                let is_made_here = sealed.maker.as_ref() == Some(me);
+                // Whatever it made and no longer knows has ended.
+                let adopted = || (!is_made_here).then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
+                if let Some(session) = known.or_else(adopted) {
+                    if !is_made_here {
+                        session.claimed_at(self.clock.now());
+                    }
+                    session.confirm(lapses);
+                }
+                return Ok(Ok(Place::Here));
+            }
+            if let Some(session) = known.take_if(|session| !session.is_elsewhere()) {
+                // It was claimed while the lease of this process had lapsed.
+                self.sessions.forget(&session);
+            }
+            match homes.standing(&home).await? {
+                Standing::Alive { address: Some(address) } => return Ok(Ok(homes.elsewhere(home, address))),
+                Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
+                // It went with its process, and the answer says so.
+                Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
+                Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
+                Standing::Over => home = self.claim_home(homes, sealed.number, &home).await?,
+            }
+            if home == *me && homes.replicas().has_ended(sealed.number).await? {
+                homes.cache.forget_home(sealed.number);
+                return Ok(Ok(Place::Here));
+            }
+        }
+        Ok(Err(Kind::Away(homes.sharing.lease)))
+    }
+
+    async fn claim_home(&self, homes: &Homes, number: SessionNumber, from: &Holder) -> Result<Holder, StoreError> {
+        let home = homes.replicas().claim_home(number, Some(from), CLAIMABLE).await?;
+        homes.cache.note_home(number, &home);
+        if home == *homes.replicas().me() {
+            tracing::info!(%from, "a session of a replica that is gone goes on here");
+        }
+        Ok(home)
+    }
+
+    /// Serves a session whose home is elsewhere with what its id says.
+    fn stand_in(&self, homes: &Homes, route: &Route, token: &str, sealed: Sealed) -> Result<Place, Kind> {
+        if sealed.terms.is_bound(route) {
+            return Err(Kind::Away(homes.sharing.lease));
+        }
+        if self.sessions.known(token).is_none()
+            && let Some(session) = self.sessions.adopt(sealed, token, route)
+        {
+            session.give_away();
+        }
+        Ok(Place::Here)
+    }
+
+    /// A retry is served where its call waits, and the next page of a list where the session is that the last one was of.
+    async fn place_of_stateless(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
+        // Most requests have neither, and are not parsed here.
+        let has = |member: &str| memmem::find(asking.body, member.as_bytes()).is_some();
+        if !has("requestState") && !has("\"cursor\"") {
+            return Ok(Place::Here);
+        }
+        let Ok(Message::Request { params: Some(params), .. }) = Message::parse(asking.body) else {
+            return Ok(Place::Here);
+        };
+        let Ok(params) = Params::read(params) else { return Ok(Place::Here) };
+        let state = params.request_state.and_then(|state| string_value(state.get()));
+        let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()));
+        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
+        let Some(holder) = parked.or_else(|| listed_at(&self.sealer, &cursor?)) else { return Ok(Place::Here) };
+        if holder == *homes.replicas().me() {
+            return Ok(Place::Here);
+        }
+        match homes.standing(&holder).await {
+            Ok(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
+            // The call is not there any more, or nobody gets to it.
+            Ok(Standing::Alive { address: None } | Standing::Over) => Ok(Place::Here),
+            Err(error) => match homes.cache.last_standing(&holder) {
+                Some(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// Who has the calls that wait for their clients here, where that may be another process.
+    pub(super) fn home_of_calls(&self) -> Option<&Holder> {
+        self.homes.as_ref().map(|homes| homes.replicas().me())
+    }
+
+    /// Tells all processes that a session has ended.
+    pub(super) fn tell_ended(&self, session: &Session) {
+        let Some(homes) = self.homes.clone() else { return };
+        let Some(sealed) = self.sessions.open(&session.token) else { return };
+        let left = CLAIMABLE.saturating_sub(self.clock.now().since(sealed.issued));
+        let (number, pause, stopping) = (sealed.number, homes.sharing.lease / 3, self.jobs.stopping().clone());
+        homes.cache.forget_home(number);
+        self.jobs.spawn("end of a session", async move {
+            homes.tell(&bus::Message::ended(number)).await;
+            // Until then another could take it up; after so long no id of it is good.
+            while !left.is_zero() && homes.replicas().end_session(number, left).await.is_err() {
+                if stopping.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl Homes {
+    /// Tells the other processes something.
+    async fn tell(&self, message: &bus::Message) {
+        match serde_json::to_vec(message) {
+            Ok(text) => self.replicas().publish(text.into()).await,
+            Err(error) => tracing::error!(%error, "a message for other replicas can't be written"),
+        }
+    }
+
+    /// Where a session was served last, as far as this process remembers.
+    fn remembered(&self, sealed: &Sealed) -> Option<Place> {
+        let home = self.cache.last_home(sealed.number).or_else(|| sealed.maker.clone())?;
+        match self.cache.last_standing(&home)? {
+            Standing::Alive { address: Some(address) } => Some(self.elsewhere(home, address)),
+            Standing::Alive { address: None } | Standing::Over => None,
+        }
+    }
+}

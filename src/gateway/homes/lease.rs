@@ -1,0 +1,153 @@
+//! Being alive among others: this process's lease is renewed, and what those held whose lease is over is taken up.
+//!
+//! A third of a lease is the time between two renewals, a half that between two looks: a death is seen within two leases,
+//! and one renewal that fails is none.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::Instant;
+
+use crate::replica::Standing;
+use crate::task::Holder;
+
+use super::{CLAIM_AGAIN, CLAIMABLE, Gateway, Homes};
+use crate::gateway::Route;
+use crate::gateway::rejection::Chain;
+use crate::gateway::takeover::Lost;
+
+/// How often a lease is renewed while it lasts.
+const RENEWALS: u32 = 3;
+/// How often is looked for those that are gone.
+const LOOKS: u32 = 2;
+
+impl Gateway {
+    /// Keeps this process alive among the others until jobs are told to stop, and tells at each change whether it is.
+    /// While it can't be, what it holds goes on. At the end its lease is given up.
+    pub async fn keep_lease(self: Arc<Self>, is_alive: bool, tell: impl Fn(bool) + Send) {
+        let Some(homes) = &self.homes else { return };
+        let lease = homes.sharing.lease;
+        let (mut renewed, mut is_away, mut is_over) = (Instant::now(), false, !is_alive);
+        loop {
+            let asked = Instant::now();
+            match tokio::time::timeout(lease / RENEWALS, homes.replicas().renew()).await {
+                Ok(Ok(())) => {
+                    if is_away {
+                        tracing::info!("the store is back: this replica is one of several again");
+                    }
+                    // Others may have taken it for dead meanwhile.
+                    if is_over || renewed.elapsed() > lease {
+                        homes.lapses.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if is_over {
+                        tell(true);
+                    }
+                    (renewed, is_away, is_over) = (asked, false, false);
+                }
+                failed => {
+                    if !is_away {
+                        let error = failed.ok().and_then(Result::err);
+                        let error =
+                            error.as_ref().map_or_else(|| "no answer".to_owned(), |error| Chain(error).to_string());
+                        tracing::error!(
+                            error,
+                            "the lease of this replica can't be renewed: the others will take it for dead"
+                        );
+                    }
+                    is_away = true;
+                    if !is_over && renewed.elapsed() >= lease {
+                        is_over = true;
+                        tell(false);
+                    }
+                }
+            }
+            let pause = tokio::time::sleep(lease / RENEWALS);
+            if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
+                // From here, so that no renewal comes after it: what this process has left is others' at once.
+                return homes.replicas().leave().await;
+            }
+        }
+    }
+
+    /// Begins the lease, and says whether it has begun; a failure is [`Gateway::keep_lease`]'s to tell.
+    pub async fn begin_lease(&self) -> bool {
+        match &self.homes {
+            Some(homes) => {
+                matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(())))
+            }
+            None => true,
+        }
+    }
+
+    /// Takes up what those held who are gone, until jobs are told to stop. A process that is alone does it once: there can
+    /// be nobody else.
+    pub async fn look_after_others(self: Arc<Self>, routes: Vec<Arc<Route>>) {
+        let Some(homes) = &self.homes else {
+            for holder in self.other_holders().await {
+                self.take_up_from(&routes, &holder, Lost::Restart).await;
+            }
+            return;
+        };
+        loop {
+            let awaited = homes.cache.awaited();
+            let holders: BTreeSet<Holder> = self.other_holders().await.into_iter().chain(awaited).collect();
+            for holder in holders {
+                self.look_at(homes, &routes, &holder).await;
+            }
+            let pause = tokio::time::sleep(homes.sharing.lease / LOOKS);
+            if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn look_at(self: &Arc<Self>, homes: &Homes, routes: &[Arc<Route>], holder: &Holder) {
+        if *holder == *homes.replicas().me() {
+            return;
+        }
+        // The store's failure is told where the lease is renewed.
+        let Ok(standing) = homes.replicas().standing(holder).await else { return };
+        homes.cache.note_standing(holder, standing);
+        if standing == Standing::Over {
+            self.take_up_from(routes, holder, Lost::Replica).await;
+            self.deliveries.streams_gone(&self.ledger, holder).await;
+        }
+    }
+
+    /// Goes on with what a holder held that is gone. What is left of it by a failure is found by the next look.
+    async fn take_up_from(self: &Arc<Self>, routes: &[Arc<Route>], holder: &Holder, lost: Lost) {
+        match self.take_up(routes, holder, lost).await {
+            Ok(0) => {}
+            Ok(calls) => tracing::info!(%holder, calls, "the calls of a holder that is gone were taken up"),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up")
+            }
+        }
+    }
+
+    async fn other_holders(&self) -> Vec<Holder> {
+        self.ledger.other_holders().await.unwrap_or_default()
+    }
+
+    /// Says again whose home those sessions are that this process has claimed.
+    pub(in crate::gateway) fn claim_again(self: &Arc<Self>) {
+        if self.homes.is_none() {
+            return;
+        }
+        let now = self.clock.now();
+        for session in self.sessions.all() {
+            let is_due = session.claimed().is_some_and(|claimed| now.since(claimed) >= CLAIM_AGAIN);
+            if !is_due || session.is_elsewhere() {
+                continue;
+            }
+            session.claimed_at(now);
+            let gateway = Arc::clone(self);
+            self.jobs.spawn("claim", async move {
+                let Some(homes) = &gateway.homes else { return };
+                // One that is lost by it is found out by its next request.
+                drop(homes.replicas().claim_home(session.number, None, CLAIMABLE).await);
+            });
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The processes that share a store: who of them is alive and where, whose home a session is, what they tell each other.
+//!
+//! A lease belongs to a [`Holder`], one life of one process. Who lets it run out is taken for dead: others take up what it
+//! held, and its sessions get another home. Time is that of what they share, never a replica's clock.
+
+#[cfg(test)]
+mod contract;
+pub mod local;
+pub mod redis;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::task::{Holder, SessionNumber, StoreError};
+
+/// So many messages of the bus wait for a slow subscriber; what comes then is lost to it.
+pub const BUS_DEPTH: usize = 1024;
+
+/// Whether a holder is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Its lease runs.
+    Alive {
+        /// Where other replicas reach it, if they do.
+        address: Option<SocketAddr>,
+    },
+    /// Its lease ran out or was given up, or never was.
+    Over,
+}
+
+/// What replicas share besides tasks.
+///
+/// Every operation fails with [`StoreError::Unavailable`], and with nothing else, when what they share can't be reached.
+#[async_trait]
+pub trait Replicas: fmt::Debug + Send + Sync {
+    /// Who this process is.
+    fn me(&self) -> &Holder;
+
+    /// Begins this process's lease, or makes it run from now on again; also one that was over.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn renew(&self) -> Result<(), StoreError>;
+
+    /// Ends this process's lease now. Where that can't be told, it runs out.
+    async fn leave(&self);
+
+    /// Whether a holder is alive, and where.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError>;
+
+    /// Makes this process the home of a session, unless another was faster; tells whose it is now. It becomes this one's
+    /// where no home is noted, and where that is `from` or this process already. Who made a session is its home without a
+    /// note: `from` is whom the caller has found dead.
+    ///
+    /// The note is kept for `keep` from now, so that who means to stay the home asks again before.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn claim_home(
+        &self,
+        session: SessionNumber,
+        from: Option<&Holder>,
+        keep: Duration,
+    ) -> Result<Holder, StoreError>;
+
+    /// Who claimed a session; `None` where nobody did, so that it is still whose who made it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn home_of(&self, session: SessionNumber) -> Result<Option<Holder>, StoreError>;
+
+    /// Notes for so long that a session has ended, so that no replica takes it up again; forgets its home.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn end_session(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError>;
+
+    /// Whether that is noted.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn has_ended(&self, session: SessionNumber) -> Result<bool, StoreError>;
+
+    /// Tells every other replica; each hears it once or, if the worst comes, not at all. Messages of one replica keep their
+    /// order. It waits for nobody.
+    async fn publish(&self, message: Bytes);
+
+    /// What the others publish from now on; never this process's own. At most [`BUS_DEPTH`] messages wait to be taken.
+    fn subscribe(&self) -> mpsc::Receiver<Bytes>;
+}

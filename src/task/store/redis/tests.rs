@@ -1,0 +1,260 @@
+//! The redis store under the contract, and what only a server can do to it: clocks that differ, records that it drops,
+//! messages that are lost, and its going away.
+
+use std::time::Duration;
+
+use super::*;
+use crate::hub::proxy::{Proxy, Weather};
+use crate::hub::server::{self, PATIENCE, Server};
+use crate::task::state::{Ending, Event};
+use crate::task::store::contract::each_contract_test;
+
+each_contract_test!({
+    let Some(url) = server::shared_url() else { return };
+    Arc::new(store(&url, &server::prefix(), Clock::system(), &Jobs::default()).await) as Arc<dyn Store>
+});
+
+const HOUR: Duration = Duration::from_secs(3600);
+const LIMITS: Limits =
+    Limits { running_tasks: 10, queued_tasks: 10, kept_tasks: 1000, kept_bytes: 1 << 20, creates: None };
+
+async fn store(url: &str, prefix: &str, clock: Clock, jobs: &Jobs) -> RedisStore {
+    let hub = server::connected_as(url, prefix, jobs);
+    let store = RedisStore::start(hub.clone(), clock, jobs);
+    assert!(hub.arrives(PATIENCE).await);
+    store
+}
+
+fn task(tenant: &str, clock: Clock, ttl: Duration) -> Task {
+    let owner = Owner {
+        tenant: tenant.into(),
+        issuer: "".into(),
+        subject: "alice".into(),
+        client: "".into(),
+        principal: [0; 16],
+        route: "reports".into(),
+    };
+    Task {
+        id: TaskId::random(),
+        owner: Arc::new(owner),
+        tool: "report".into(),
+        session: 7,
+        progress_token: None,
+        created_at: clock.now(),
+        updated_at: clock.now(),
+        ttl,
+        poll_interval: Duration::from_secs(1),
+        deadline: clock.now().plus(ttl),
+        state: State::Queued,
+        status_message: None,
+        holder: Holder::from_text("first"),
+        epoch: 0,
+        version: 0,
+    }
+}
+
+fn ended(task: &Task) -> Task {
+    let state = task.state.clone().apply(Event::End(Ending::Cancelled), task.created_at).unwrap();
+    Task { state, ..task.clone() }
+}
+
+#[tokio::test]
+async fn replicas_whose_clocks_differ_agree() {
+    let Some(url) = server::shared_url() else { return };
+    let (jobs, prefix, right) = (Jobs::default(), server::prefix(), Clock::system());
+    let clocks = [right.off_by(-5000), right, right.off_by(5000)];
+    let mut stores = Vec::new();
+    for clock in clocks {
+        stores.push(store(&url, &prefix, clock, &jobs).await);
+    }
+    for (store, clock) in stores.iter().zip(clocks) {
+        let made = store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+        assert!(right.now().since(made.created_at) + made.created_at.since(right.now()) < Duration::from_secs(2));
+        assert_eq!((made.ttl, made.updated_at), (HOUR, made.created_at));
+        assert_eq!(made.deadline, made.expires_at());
+        let short = store.create(task("acme", clock, Duration::from_secs(4)), None, &LIMITS).await.unwrap();
+        for (other, its) in stores.iter().zip(clocks) {
+            let read = other.read(&made.owner, made.id).await.unwrap().unwrap();
+            assert_eq!((read.created_at, read.updated_at, read.ttl), (made.created_at, made.updated_at, made.ttl));
+            assert!(other.read(&short.owner, short.id).await.unwrap().is_some());
+            // Nobody removes it before its time.
+            assert!(other.purge(its.now(), 10).await.unwrap().tasks.is_empty());
+        }
+        let noted = Task { status_message: Some("half".into()), updated_at: clock.now(), ..Task::clone(&made) };
+        let noted = store.replace(noted, None).await.unwrap();
+        assert!(noted.updated_at >= noted.created_at);
+        assert!(right.now().since(noted.updated_at) + noted.updated_at.since(right.now()) < Duration::from_secs(2));
+    }
+}
+
+#[tokio::test]
+async fn counters_are_right_again_where_the_server_dropped_a_record() {
+    let Some(url) = server::shared_url() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&url, &server::prefix(), clock, &jobs).await;
+    let mut made = Vec::new();
+    for ttl in [HOUR, HOUR, HOUR * 2, HOUR * 2] {
+        made.push(store.create(task("acme", clock, ttl), None, &LIMITS).await.unwrap());
+    }
+    store.replace(ended(&made[3]), Some(Outcome::Result("12345".into()))).await.unwrap();
+    let dropped = format!("{{{}:{}}}:t:{}", store.inner.hub.prefix(), keys::tenant("acme"), made[0].id);
+    assert_eq!(store.inner.hub.run(redis::cmd("DEL").arg(dropped)).await.unwrap(), Value::Int(1));
+    assert!(store.read(&made[0].owner, made[0].id).await.unwrap().is_none());
+    assert_eq!(store.list(&made[0].owner, None, 10).await.unwrap().len(), 3);
+    assert!(matches!(store.replace(ended(&made[0]), None).await, Err(StoreError::NotFound)));
+    let taken = store.take_over(&made[0].holder, &Holder::from_text("second"), 10).await.unwrap();
+    assert_eq!(taken.len(), 2);
+    assert_eq!(store.purge(made[1].expires_at(), 10).await.unwrap().tasks.len(), 1);
+    let usage = store.usage("acme").await.unwrap();
+    assert_eq!(usage, Usage { running: 1, queued: 0, kept: 2, kept_bytes: 5 });
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_what_went() {
+    let Some(url) = server::shared_url() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&url, &server::prefix(), clock, &jobs).await;
+    let limits = Limits { running_tasks: 3, ..LIMITS };
+    let mut last = clock.now();
+    for number in 0..20 {
+        let made = task(["acme", "umbrella"][number % 2], clock, HOUR);
+        let made = store.create(made, Some("draft".into()), &limits).await.unwrap();
+        store.note_trail(&made.owner, made.id, 1, "trail".into()).await.unwrap();
+        if number % 3 == 0 {
+            store.replace(ended(&made), Some(Outcome::Error("{}".into()))).await.unwrap();
+        }
+        last = made.expires_at();
+    }
+    let keys = async || -> Vec<String> {
+        let pattern = format!("*{}*", store.inner.hub.prefix());
+        let keys = store.inner.hub.run(redis::cmd("KEYS").arg(pattern)).await.unwrap();
+        read::<Vec<String>>(keys, "keys").unwrap()
+    };
+    // Whatever dies: nothing of a tenant's stays for ever.
+    for key in keys().await.iter().filter(|key| !key.starts_with(&format!("{{{}}}", store.inner.hub.prefix()))) {
+        let ttl = store.inner.hub.run(redis::cmd("PTTL").arg(key)).await.unwrap();
+        assert!(matches!(ttl, Value::Int(1..)), "{key}: {ttl:?}");
+    }
+    store.inner.sum_up_once().await.unwrap();
+    assert_eq!(store.bytes(), 14);
+    assert_eq!(store.purge(last, 100).await.unwrap().tasks.len(), 20);
+    assert!(store.holders().await.unwrap().is_empty());
+    store.inner.sum_up_once().await.unwrap();
+    assert_eq!(store.bytes(), 0);
+    let mut left = keys().await;
+    left.retain(|key| !key.ends_with(":probe") && !key.ends_with(":total"));
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_watch_hears_of_what_others_do_even_where_no_message_comes() {
+    let Some(url) = server::shared_url() else { return };
+    let (jobs, prefix, clock) = (Jobs::default(), server::prefix(), Clock::system());
+    let (here, there) = (store(&url, &prefix, clock, &jobs).await, store(&url, &prefix, clock, &jobs).await);
+    let made = here.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    let mut watch = here.watch(&made.owner, made.id).await.unwrap().unwrap();
+    let second = there.replace(Task::clone(&made), None).await.unwrap();
+    assert!(watch.changed().await);
+    assert_eq!(watch.version(), second.version);
+    // As if nothing had been published: what is written past the scripts wakes nobody.
+    let record = format!("{{{prefix}:{}}}:t:{}", keys::tenant("acme"), made.id);
+    here.inner.hub.run(redis::cmd("HSET").arg(record).arg("v").arg(9)).await.unwrap();
+    assert!(watch.changed().await);
+    assert_eq!(watch.version(), 9);
+}
+
+#[tokio::test]
+async fn away_is_told_at_once_and_watches_wait_on() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, prefix, clock) = (Jobs::default(), server::prefix(), Clock::system());
+    let proxy = Proxy::start(server.port, &jobs).await;
+    let beside = store(&server.url(), &prefix, clock, &jobs).await;
+    let store = store(&proxy.url(), &prefix, clock, &jobs).await;
+    let mut made = store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
+    for weather in [Weather::Cut, Weather::Swallowed, Weather::Cut] {
+        let mut renewals = store.inner.hub.renewals();
+        proxy.set(weather);
+        let refused = store.create(task("acme", clock, HOUR), None, &LIMITS).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        // From the first failure on it is known, and nothing waits for it any more.
+        assert!(!store.inner.hub.is_there());
+        for _ in 0..100 {
+            assert!(store.create(task("acme", clock, HOUR), None, &LIMITS).await.is_err_and(|error| error.is_known()));
+            assert!(store.read(&made.owner, made.id).await.is_err());
+            assert!(store.usage("acme").await.is_err());
+            assert!(store.watch(&made.owner, made.id).await.is_err());
+            assert!(store.purge(clock.now(), 1).await.is_err());
+        }
+        made = beside.replace(Task::clone(&made), None).await.unwrap();
+        proxy.set(Weather::Fine);
+        renewals.next().await;
+        // Its message was lost with the connection.
+        assert!(watch.changed().await);
+        assert_eq!(watch.version(), made.version);
+        store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_or_starts_again_is_found_again() {
+    let Some(first) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&first.url(), &server::prefix(), clock, &jobs).await;
+    let made = store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
+    let mut renewals = store.inner.hub.renewals();
+    first.signal("STOP");
+    assert!(matches!(store.read(&made.owner, made.id).await, Err(StoreError::Unavailable(_))));
+    assert!(store.read(&made.owner, made.id).await.is_err_and(|error| error.is_known()));
+    first.signal("CONT");
+    renewals.next().await;
+    assert!(store.read(&made.owner, made.id).await.unwrap().is_some());
+    // One that starts empty has lost the task: who waits for it is told that it is gone.
+    let port = first.port;
+    drop(first);
+    let _second = Server::start_on(port, &[]).unwrap();
+    renewals.next().await;
+    while watch.changed().await {}
+    assert!(store.read(&made.owner, made.id).await.unwrap().is_none());
+    store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+}
+
+/// What docs/stores.md says is enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let admin = server::connected(&server.url(), &jobs);
+    assert!(admin.arrives(PATIENCE).await);
+    let page = include_str!("../../../../docs/stores.md");
+    let rights = page.split("ACL SETUSER taskgate on >PASSWORD").nth(1).unwrap().split("```").next().unwrap();
+    let mut acl = redis::cmd("ACL");
+    acl.arg("SETUSER").arg("taskgate").arg("on").arg(">p@ss").arg(rights.split_whitespace().collect::<Vec<_>>());
+    admin.run(&acl).await.unwrap();
+    let url = format!("redis://taskgate:p%40ss@127.0.0.1:{}", server.port);
+    let store = store(&url, "taskgate", clock, &jobs).await;
+    let made = store.create(task("acme", clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap();
+    let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
+    store.note_trail(&made.owner, made.id, 1, "trail".into()).await.unwrap();
+    let second = Holder::from_text("second");
+    assert_eq!(store.take_over(&made.holder, &second, 10).await.unwrap().len(), 1);
+    assert_eq!(store.holders().await.unwrap(), [second]);
+    let made = store.read(&made.owner, made.id).await.unwrap().unwrap();
+    store.replace(ended(&made), Some(Outcome::Result("1".into()))).await.unwrap();
+    assert!(watch.changed().await);
+    assert!(store.outcome(&made.owner, made.id).await.unwrap().is_some());
+    assert!(store.note_read(&made.owner, made.id).await.unwrap());
+    assert_eq!(store.list(&made.owner, None, 10).await.unwrap().len(), 1);
+    store.inner.sum_up_once().await.unwrap();
+    assert_eq!(store.purge(made.expires_at(), 10).await.unwrap().tasks.len(), 1);
+    assert!(store.holders().await.unwrap().is_empty());
+    // What replicas share beside tasks.
+    let hub = &store.inner.hub;
+    hub.run(redis::cmd("SET").arg(hub.lease("me")).arg("").arg("PX").arg(1000)).await.unwrap();
+    hub.run(redis::cmd("GET").arg("taskgate:home:7")).await.unwrap();
+    hub.run(redis::cmd("EXISTS").arg("taskgate:ended:7")).await.unwrap();
+    hub.publish("taskgate:bus", b"x").await.unwrap();
+    hub.run(redis::cmd("INFO").arg("memory")).await.unwrap();
+    assert!(matches!(hub.run(redis::cmd("GET").arg("other")).await, Err(crate::hub::HubError::Failed(_))));
+}

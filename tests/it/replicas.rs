@@ -1,0 +1,406 @@
+//! Three gateways behind a balancer that takes another for each request: all that works with one works with them, whichever
+//! of them a session is at home in, and whichever dies.
+
+use http::StatusCode;
+use taskgate::demo::server::{Era, Options};
+
+use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, related, text_of, within};
+
+const ELICIT: &str = "elicitation/create";
+const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
+
+fn three() -> Setup {
+    Gateway::setup().replicas(3)
+}
+
+#[tokio::test]
+async fn a_session_is_one_wherever_its_requests_land() {
+    let gateway = three().start().await;
+    let client = gateway.open().await;
+    for round in 0..6 {
+        assert_eq!(text_of(&client.call("echo", json!({"text": round.to_string()})).await), round.to_string());
+    }
+    // Its stream, its questions, their answers, what waits for the result.
+    let mut stream = client.listen().await;
+    let id = client.start("ask", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+    let id = client.start("ask", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    client.until(&id, "input_required").await;
+    client.accept(&question, json!({"name": "Bob"})).await;
+    client.until(&id, "completed").await;
+    let held = client.start("hold", json!({})).await;
+    gateway.started("hold", 1).await;
+    assert_eq!(client.cancel(&held).await["status"], "cancelled");
+    let stats = gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
+    assert_eq!((stats.sessions_opened, stats.stray_answers), (1, 0));
+    // It ends everywhere.
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    for _ in 0..3 {
+        assert_eq!(client.post(PING).await.status, StatusCode::NOT_FOUND);
+    }
+    gateway.seen(|stats| stats.deleted == 1).await;
+    while stream.next().await.unwrap().is_some() {}
+}
+
+/// Waits until a request is served: one may have been on its way to the one that died.
+async fn served(client: &Client) {
+    within(async { while client.post(PING).await.json().await.get("result").is_none() {} }).await;
+}
+
+#[tokio::test]
+async fn a_session_outlives_its_home() {
+    for home in 0..3 {
+        let mut gateway = three().lease("1s").start().await;
+        // Given a session that was opened at one of them,
+        let opened = gateway.moved_opening(home).open().await;
+        let client = gateway.client().with_session_of(&opened);
+        let done = client.start("exact", json!({})).await;
+        let outcome = client.outcome(&done).await;
+        // when that one dies, then the others go on at once, though it is not known yet to be gone,
+        gateway.kill(home).await;
+        served(&client).await;
+        for text in ["a", "b", "c", "d"] {
+            assert_eq!(text_of(&client.call("echo", json!({"text": text})).await), text);
+        }
+        // with the results that were there, and with streams and questions where the session is at home from then on.
+        assert_eq!(client.outcome(&done).await["result"], outcome["result"]);
+        let others: Vec<usize> = (0..3).filter(|other| *other != home).collect();
+        gateway.claimed(&client, &others).await;
+        let mut stream = client.listen().await;
+        let id = client.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": "Ann"})).await;
+        assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+        assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+        // It ends everywhere.
+        assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+        for _ in 0..3 {
+            assert_eq!(client.post(PING).await.status, StatusCode::NOT_FOUND);
+        }
+        gateway.seen(|stats| stats.deleted == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_s_session_is_reached_through_it_and_goes_with_it() {
+    let mut gateway = three().lease("5s").stdio(&[]).start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let client = gateway.client().with_session_of(&opened);
+    for _ in 0..3 {
+        client.call("count", json!({})).await;
+    }
+    let count = client.call("count", json!({})).await;
+    assert_eq!(text_of(&count), "4", "{count}");
+    let id = client.start("ask", json!({})).await;
+    let mut waiting = client.wait_for(&id).await;
+    let question = waiting.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(waiting.messages().await.last().unwrap()), "Hello, Ann");
+    gateway.kill(0).await;
+    // Until its lease is over it may be back; nobody else can serve it.
+    let refused = within(async {
+        loop {
+            let answer = client.post(PING).await;
+            if answer.status != StatusCode::OK {
+                return answer;
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.header("retry-after").is_some());
+    let refused = refused.json().await;
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32603)), "{refused}");
+    assert_eq!(refused["error"]["data"]["reason"], "replica_lost");
+    within(async {
+        while client.post(PING).await.status != StatusCode::NOT_FOUND {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A new one is another's.
+    assert_eq!(text_of(&gateway.open().await.call("count", json!({})).await), "1");
+}
+
+#[tokio::test]
+async fn a_stop_ends_nobody_s_session() {
+    let mut gateway = three().start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let id = opened.start("exact", json!({})).await;
+    let outcome = opened.outcome(&id).await;
+    let mut stream = opened.listen().await;
+    within(gateway.replicas[0].stop()).await;
+    gateway.forget_stopped();
+    // Its stream ends; what was begun is there, and the session goes on at once: nobody waits for a lease.
+    while stream.next().await.unwrap().is_some() {}
+    let client = gateway.client().with_session_of(&opened);
+    assert_eq!(client.outcome(&id).await["result"], outcome["result"]);
+    let mut stream = client.listen().await;
+    let id = client.start("ask", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&client.outcome(&id).await), "Hello, Ann");
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.sessions_opened, stats.deleted), (1, 0));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_client_is_found_wherever_the_next_call_lands() {
+    let gateway = three().start().await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    for name in ["Ann", "Bob", "Cy", "Di"] {
+        let asked = client.call("ask", json!({})).await;
+        let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+        let answer = json!({"action": "accept", "content": {"name": name}});
+        let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"],
+            "inputResponses": {key: answer}});
+        let done = client.result("tools/call", params).await;
+        assert_eq!(done["content"][0]["text"], format!("Hello, {name}"));
+    }
+    assert_eq!(gateway.upstream.stats().tool("ask").started, 4);
+}
+
+#[tokio::test]
+async fn a_list_is_read_on_wherever_the_next_page_is_asked_for() {
+    let options = Options { page_size: Some(3), ..Options::default() };
+    let setup = three().server(options).upstream("sessions: pooled").callers(&["acme/alice"]);
+    let gateway = setup.start().await;
+    let client = gateway.stateless_as("alice");
+    let mut names = Vec::new();
+    let mut params = json!({});
+    loop {
+        let page = client.result("tools/list", params).await;
+        names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].to_string()));
+        if page["nextCursor"].is_null() {
+            break;
+        }
+        params = json!({"cursor": page["nextCursor"]});
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() > 15, "{names:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_waited_in_one_that_is_gone_is_like_any_that_is_over() {
+    let mut gateway = three().start().await;
+    let client =
+        Stateless::of(Opening::at(gateway.replicas[0].address)).declaring(json!({"elicitation": {"form": {}}}));
+    let asked = client.call("ask", json!({})).await;
+    gateway.kill(0).await;
+    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"], "inputResponses": {}});
+    let (status, error) = client.error("tools/call", params).await;
+    assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)), "{error}");
+    assert_eq!(error["message"], "This `requestState` is not valid, or not any more; call again without it");
+}
+
+/// Replicas that can't reach each other: whoever gets a request serves it.
+#[tokio::test]
+async fn apart_they_serve_what_lands_at_each() {
+    let gateway = three().apart().start().await;
+    let client = gateway.open().await;
+    for round in 0..6 {
+        assert_eq!(text_of(&client.call("echo", json!({"text": round.to_string()})).await), round.to_string());
+    }
+    // A question finds the stream, be it elsewhere, and an answer its call.
+    let mut stream = client.listen().await;
+    for name in ["Ann", "Bob", "Cy"] {
+        let id = client.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(&client.outcome(&id).await), format!("Hello, {name}"));
+    }
+    drop(stream);
+    for name in ["Ann", "Bob", "Cy"] {
+        let id = client.start("ask", json!({})).await;
+        let mut waiting = client.wait_for(&id).await;
+        let question = waiting.until_method(ELICIT).await;
+        client.accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(waiting.messages().await.last().unwrap()), format!("Hello, {name}"));
+    }
+    // Progress too.
+    let params = json!({"name": "report", "arguments": {"sections": 2}, "task": {}, "_meta": {"progressToken": "p"}});
+    for _ in 0..3 {
+        let calls = gateway.upstream.stats().tool("report").started;
+        let id = client.create_with(params.clone()).await["taskId"].as_str().unwrap().to_owned();
+        let mut waiting = client.wait_for(&id).await;
+        gateway.started("report", calls + 1).await;
+        // One that came before the stream was known is lost to it.
+        within(async {
+            loop {
+                client.call("release", json!({})).await;
+                let message = waiting.message().await;
+                if message["method"] == "notifications/progress" {
+                    assert_eq!(message["params"]["progressToken"], "p");
+                    break;
+                }
+            }
+        })
+        .await;
+        client.cancel(&id).await;
+    }
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.sessions_opened, stats.stray_answers), (1, 0));
+    assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
+    gateway.seen(|stats| stats.deleted == 1).await;
+    within(async {
+        for number in 0..3 {
+            while gateway.moved(&client, number).post(PING).await.status != StatusCode::NOT_FOUND {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
+    let options = Options { event_ids: true, priming: true, ..Options::default() };
+    let mut gateway = three().lease("1s").server(options).tasks("on_lost: retry_idempotent").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let mut stream = opened.listen().await;
+    let report = json!({"name": "report", "arguments": {"sections": 9}, "task": {}, "_meta": {"progressToken": "p"}});
+    let telling = opened.create_with(report).await["taskId"].as_str().unwrap().to_owned();
+    gateway.started("report", 1).await;
+    opened.call("release", json!({})).await;
+    stream.until_method("notifications/progress").await;
+    let asking = opened.start("ask_twice", json!({})).await;
+    let question = stream.until_method(ELICIT).await;
+    opened.accept(&question, json!({"name": "Ann"})).await;
+    stream.until_method(ELICIT).await;
+    gateway.kill(0).await;
+    drop(stream);
+    // The question was shown on a stream that is gone: it is asked again where the client is, whoever holds the call now.
+    let client = gateway.client().with_session_of(&opened);
+    served(&client).await;
+    let mut stream = client.listen().await;
+    let task = client.task(&asking).await;
+    assert!(task["status"] == "working" || task["status"] == "input_required", "{task}");
+    // Read on or, where it was not noted yet how far it was, run again.
+    let answering = async {
+        loop {
+            let question = stream.until_method(ELICIT).await;
+            client.accept(&question, json!({"name": "Ann", "colour": "red"})).await;
+        }
+    };
+    tokio::select! {
+        _ = client.until(&asking, "completed") => {}
+        () = answering => {}
+    }
+    assert_eq!(text_of(&client.outcome(&asking).await), "Hello, Ann; colour: red");
+    // So is what the other call tells.
+    let progress = within(async {
+        loop {
+            client.call("release", json!({})).await;
+            let message = stream.message().await;
+            if message["method"] == "notifications/progress" {
+                return message;
+            }
+        }
+    })
+    .await;
+    assert_eq!((&progress["params"]["progressToken"], related(&progress)), (&json!("p"), Some(&*telling)));
+    client.cancel(&telling).await;
+}
+
+#[tokio::test]
+async fn one_that_can_t_reach_the_store_says_so_and_goes_on_with_what_it_has() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let mut stream = opened.listen().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let ready = |status: u16| gateway.ready(0, status);
+    ready(503).await;
+    // What needs no store goes on.
+    assert_eq!(text_of(&opened.call("echo", json!({"text": "x"})).await), "x");
+    gateway.upstream.announce("notifications/tools/list_changed", None);
+    stream.until_method("notifications/tools/list_changed").await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    ready(200).await;
+    let client = gateway.client().with_session_of(&opened);
+    for text in ["a", "b", "c"] {
+        assert_eq!(text_of(&client.call("echo", json!({"text": text})).await), text);
+    }
+}
+
+/// Its lease was over for the others, and it did not know: another may have claimed its session, which then goes on there.
+#[tokio::test]
+async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let others = [gateway.moved(&opened, 1), gateway.moved(&opened, 2)];
+    gateway.claimed(&others[0], &[1]).await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    gateway.ready(0, 200).await;
+    // A stream at one, what belongs on it at another: the home is one again.
+    let mut stream = others[1].listen().await;
+    for name in ["Ann", "Bob"] {
+        let id = opened.start("ask", json!({})).await;
+        let question = stream.until_method(ELICIT).await;
+        others[0].accept(&question, json!({"name": name})).await;
+        assert_eq!(text_of(&opened.outcome(&id).await), format!("Hello, {name}"));
+    }
+    assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+/// Requests at the internal address by whoever has not the key.
+#[tokio::test]
+async fn between_replicas_nobody_else_is_let_in() {
+    let gateway = three().start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    let inside = Opening::at(gateway.replicas[0].internal.unwrap()).with_session_of(&opened);
+    let seal = format!("1.{}.{}.{}", "00".repeat(16), "00".repeat(32), "00".repeat(32));
+    for changes in [&[][..], &[("taskgate-passage", seal.as_str()), ("taskgate-peer", "192.0.2.1")]] {
+        let refused = inside.post_with(changes, PING).await;
+        assert_eq!((refused.status, refused.bytes().await.len()), (StatusCode::UNAUTHORIZED, 0));
+    }
+    let refused = inside.get(None).await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(refused.bytes().await.len(), 0);
+    assert_eq!(inside.delete().await, StatusCode::UNAUTHORIZED);
+    assert_eq!(opened.post(PING).await.status, StatusCode::OK);
+    // What replicas tell each other in fields means nothing from a client.
+    let answer = opened.post_with(&[("taskgate-passage", seal.as_str()), ("taskgate-peer", "192.0.2.1")], PING).await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_stream_is_taken_up_again_wherever_its_client_comes_back() {
+    let gateway = three().start().await;
+    let client = gateway.open().await;
+    let id = client.start("ask", json!({})).await;
+    client.until(&id, "input_required").await;
+    let mut waiting = client.wait_for(&id).await;
+    let event = waiting.next().await.unwrap().unwrap().id.unwrap();
+    waiting.until_method(ELICIT).await;
+    for _ in 0..3 {
+        drop(waiting);
+        waiting = client.get(Some(&event)).await;
+        waiting.until_method(ELICIT).await;
+    }
+    drop(waiting);
+    let mut waiting = client.get(Some(&event)).await;
+    let question = waiting.until_method(ELICIT).await;
+    client.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(waiting.messages().await.last().unwrap()), "Hello, Ann");
+}
+
+#[tokio::test]
+async fn what_is_kept_for_a_session_is_kept_once() {
+    let gateway = three().server(Options { era: Era::Modern, ..Options::default() }).start().await;
+    let client = gateway.open().await;
+    for (level, heard) in [("error", 0), ("debug", 1), ("error", 0)] {
+        client.result("logging/setLevel", json!({"level": level})).await;
+        for _ in 0..3 {
+            let call = json!({"name": "log", "arguments": {"level": "info", "messages": 1}});
+            let messages = client.request("tools/call", call).await.messages().await;
+            let logged = messages.iter().filter(|message| message["method"] == "notifications/message").count();
+            assert_eq!(logged, heard, "{level}");
+        }
+    }
+}
