@@ -16,6 +16,8 @@ use super::halt::Halt;
 
 /// The file's name in the store's folder.
 pub(super) const NAME: &str = "tasks.redb";
+/// Its name until it is a store.
+const UNFINISHED: &str = "tasks.redb.new";
 /// How much of the file is kept in memory. What a million tasks need beside their records fits in.
 const CACHE: usize = 96 << 20;
 
@@ -67,11 +69,16 @@ struct Disk {
     path: PathBuf,
 }
 
+impl Disk {
+    fn file(&self) -> Result<fs::File, DatabaseError> {
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+        Ok(options.open(&self.path).map_err(StorageError::from)?)
+    }
+}
+
 impl Medium for Disk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-        let file = options.open(&self.path).map_err(StorageError::from)?;
-        builder.create_with_backend(FileBackend::new(file)?)
+        builder.create_with_backend(FileBackend::new(self.file()?)?)
     }
 
     fn room(&self) -> Option<u64> {
@@ -105,14 +112,12 @@ impl File {
         let in_folder = |error| OpenError::Folder(folder.to_owned(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(in_folder)?;
         let path = folder.join(NAME);
-        // Later errors of the library don't tell a folder without rights from a disk that fails.
-        let is_new = !path.exists();
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-        options.open(&path).map_err(in_folder)?;
-        if is_new {
-            // Or a power cut could leave the file nameless.
-            fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)?;
-        } else if let Ok(database) = Builder::new().set_cache_size(CACHE).open_read_only(&path) {
+        if !path.try_exists().map_err(in_folder)? {
+            make(folder, &path)?;
+        }
+        // Later errors of the library don't tell a file without rights from a disk that fails.
+        OpenOptions::new().read(true).write(true).open(&path).map_err(in_folder)?;
+        if let Ok(database) = Builder::new().set_cache_size(CACHE).open_read_only(&path) {
             // To open a file for writing is to write into it. After a crash there is no other way.
             format::check(format::version(&database).unwrap_or_default(), folder)?;
         }
@@ -165,6 +170,31 @@ impl File {
     fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Makes the file under another name: a power cut in the middle leaves what is no store, and nobody would dare to remove it.
+fn make(folder: &Path, path: &Path) -> Result<(), OpenError> {
+    let in_folder = |error| OpenError::Folder(folder.to_owned(), error);
+    let unfinished = Disk { path: folder.join(UNFINISHED) };
+    let mut database = open(&unfinished);
+    let is_torn = match &database {
+        Err(DatabaseError::Storage(StorageError::Io(error))) => error.kind() == io::ErrorKind::InvalidData,
+        Err(DatabaseError::Storage(StorageError::Corrupted(_))) => true,
+        Ok(_) | Err(_) => false,
+    };
+    if is_torn {
+        fs::remove_file(&unfinished.path).map_err(in_folder)?;
+        database = open(&unfinished);
+    }
+    let database = match database {
+        Err(DatabaseError::Storage(StorageError::Io(error))) => return Err(in_folder(error)),
+        database => database.map_err(|error| opened(error, folder))?,
+    };
+    format::bring_up_to_date(&database, folder)?;
+    drop(database);
+    fs::rename(&unfinished.path, path).map_err(in_folder)?;
+    // Or a power cut could leave the file nameless.
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)
 }
 
 fn closed() -> redb::Error {

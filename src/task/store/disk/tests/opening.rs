@@ -160,3 +160,16 @@ fn a_folder_that_cannot_be_used_is_named() {
         assert!(told(error).contains("ermission"));
     }
 }
+
+/// The power went while the file was made: nothing was promised yet, and the next start makes it.
+#[tokio::test]
+async fn a_store_that_was_never_finished_is_made_again() {
+    for unfinished in [&b""[..], &[0; 4096], b"torn", &[7; 100_000]] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tasks.redb.new"), unfinished).unwrap();
+        let store = open(folder.path()).unwrap();
+        two_tasks(&store).await;
+        assert!(!folder.path().join("tasks.redb.new").exists());
+        assert_eq!(mode(&folder.path().join(NAME)) & 0o600, 0o600);
+    }
+}
