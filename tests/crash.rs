@@ -19,6 +19,8 @@ mod fleet;
 mod histories;
 #[path = "linear/history.rs"]
 mod history;
+#[path = "crash/promotion.rs"]
+mod promotion;
 #[path = "crash/proxy.rs"]
 mod proxy;
 #[path = "crash/redis.rs"]
@@ -128,4 +130,12 @@ async fn what_is_told_of_a_task_is_told_of_one_task() {
         tasks
     })
     .await;
+}
+
+/// The promotion of a replica of the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_redis_has_lost_only_what_it_never_had() {
+    if redis::is_there() {
+        seeded(1, promotion::run).await;
+    }
 }
