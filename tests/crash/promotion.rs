@@ -16,10 +16,8 @@ use super::within;
 /// The end of a task, once it has one.
 async fn end(client: &Client, id: &str) -> String {
     loop {
-        if let Some(Ok(shown)) = client.shown(id).await {
-            if let Some(end) = shown.end {
-                return end;
-            }
+        if let Some(end) = client.shown(id).await.and_then(|shown| shown.ok()?.end) {
+            return end;
         }
         tokio::task::yield_now().await;
     }
