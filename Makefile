@@ -23,7 +23,7 @@ fuzz:
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=16384 || exit 1; \
 	done
 
-## CRASH_ROUNDS (1,000) rounds of each crash test, from CRASH_SEED on; `make test` has a few of them.
+## CRASH_ROUNDS (1,000) rounds of the crash tests, from CRASH_SEED on; `make test` has a few of them.
 CRASH_ROUNDS ?= 1000
 crash:
 	CRASH_ROUNDS=$(CRASH_ROUNDS) $(CARGO) test --locked --test crash -- --nocapture --test-threads 1

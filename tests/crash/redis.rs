@@ -68,10 +68,21 @@ impl Redis {
         assert_eq!(self.say(&line).await.as_deref(), Some("+OK\r\n"));
     }
 
-    /// Waits until it has what its leader has.
-    pub(crate) async fn is_in_step(&self) {
+    /// How far its log of changes goes, as it calls it itself.
+    async fn offset(&self, name: &str) -> Option<u64> {
+        let said = self.say("INFO replication").await?;
+        said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+    }
+
+    /// Waits until it has everything that its leader has now.
+    pub(crate) async fn is_in_step_with(&self, leader: &Self) {
         within("a replica in step", async {
-            while !self.say("INFO replication").await.unwrap_or_default().contains("master_link_status:up") {
+            let wanted = loop {
+                if let Some(wanted) = leader.offset("master_repl_offset").await {
+                    break wanted;
+                }
+            };
+            while self.offset("slave_repl_offset").await.is_none_or(|offset| offset < wanted) {
                 tokio::task::yield_now().await;
             }
         })

@@ -80,7 +80,7 @@ impl Upstream {
                     let served =
                         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service);
                     // A gateway that was killed breaks its connections: that is no news here.
-                    own.jobs.stopping().run_until_cancelled(served).await.map(drop);
+                    drop(own.jobs.stopping().run_until_cancelled(served).await);
                 });
             }
         });
