@@ -49,7 +49,7 @@ impl Redis {
              auth: {{api_keys: [{{sha256: \"{digest}\", tenant: acme, subject: alice}}]}}\n\
              routes: [{{name: main, path: /mcp, upstream: {{url: \"{}\"}}}}]\n",
             self.port,
-            "A".repeat(43),
+            "TheKeyOfThisTest".repeat(3).get(..43).unwrap(),
             upstream.url()
         )
     }
