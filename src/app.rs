@@ -2,7 +2,7 @@
 //! place that sees every module.
 
 mod certificates;
-mod redis;
+mod remote;
 mod sharing;
 mod store;
 

@@ -7,10 +7,6 @@
 pub mod address;
 mod advice;
 mod connection;
-#[cfg(test)]
-pub(crate) mod proxy;
-#[cfg(test)]
-pub(crate) mod server;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -390,4 +386,4 @@ impl fmt::Debug for Link {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

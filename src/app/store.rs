@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::redis;
+use super::remote;
 use super::sharing::Keeping;
 use crate::clock::Clock;
 use crate::config::{SealKey, Settings, StoreSettings};
@@ -37,7 +37,7 @@ pub(super) async fn open(settings: &Settings, jobs: &Jobs) -> anyhow::Result<Kee
     Ok(match &settings.store {
         StoreSettings::Memory => alone(Arc::new(MemoryStore::new(Clock::system()))),
         StoreSettings::Disk { path } => alone(Arc::new(DiskStore::open(path, Clock::system())?)),
-        StoreSettings::Redis(redis) => redis::keeping(redis, &settings.replica, jobs).await?,
+        StoreSettings::Redis(redis) => remote::keeping(redis, &settings.replica, jobs).await?,
     })
 }
 

@@ -1,5 +1,8 @@
 //! The connection, against a real server.
 
+pub(crate) mod proxy;
+pub(crate) mod server;
+
 use super::*;
 use server::{PATIENCE, Server};
 

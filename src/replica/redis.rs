@@ -153,7 +153,7 @@ impl Subscribers {
 mod tests {
     use super::super::contract::each_contract_test;
     use super::*;
-    use crate::hub::server::{self, PATIENCE};
+    use crate::hub::tests::server::{self, PATIENCE};
     use crate::jobs::Jobs;
 
     each_contract_test!({

@@ -45,11 +45,10 @@ impl Redis {
         format!(
             "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
              replica: {{lease: 1s, address: \"{internal}\"}}\n\
-             secrets: {{key: \"{}=\"}}\ntenants: {{default: {{kept_tasks: 100{creates}}}}}\n\
+             secrets: {{key: \"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"}}\ntenants: {{default: {{kept_tasks: 100{creates}}}}}\n\
              auth: {{api_keys: [{{sha256: \"{digest}\", tenant: acme, subject: alice}}]}}\n\
              routes: [{{name: main, path: /mcp, upstream: {{url: \"{}\"}}}}]\n",
             self.port,
-            "A".repeat(43),
             upstream.url()
         )
     }
@@ -125,21 +124,10 @@ async fn nothing_hangs_while_the_server_does() {
     let upstream = upstream().await;
     let gateway = Binary::start(&redis.sections(&upstream, "")).await;
     let client = open(&gateway).await;
-    let held = client.start("hold", json!({"seconds": 1})).await;
     redis.signal(Signal::STOP);
     // Refused, and a plain call is none of the store's business.
     let refused = within(client.error("tools/call", json!({"name": "exact", "task": {}}))).await;
     assert_eq!(refused["data"]["reason"], "store", "{refused}");
     assert!(within(client.call("exact", json!({}))).await["result"].is_object());
     redis.signal(Signal::CONT);
-    // The outcome waited for the store to be back.
-    let text = within(async {
-        loop {
-            let text = String::from_utf8(result(&client, &held).await).unwrap();
-            if !text.contains("\"reason\":\"store\"") {
-                return text;
-            }
-        }
-    });
-    assert!(text.await.contains("content"));
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::hub::proxy::{Proxy, Weather};
-use crate::hub::server::{self, PATIENCE, Server};
+use crate::hub::tests::proxy::{Proxy, Weather};
+use crate::hub::tests::server::{self, PATIENCE, Server};
 use crate::task::state::{Ending, Event};
 use crate::task::store::contract::each_contract_test;
 

@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::Hub;
-use super::address::Address;
+use crate::hub::Hub;
+use crate::hub::address::Address;
 use crate::jobs::Jobs;
 
 /// A running server, which ends with this.
