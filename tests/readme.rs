@@ -250,7 +250,9 @@ fn every_feature_of_the_readme_has_its_test() {
 #[test]
 fn the_page_for_operators_names_every_metric_and_reason() {
     use taskgate::metrics::Metrics;
-    use taskgate::metrics::label::{EndReason, Outcome, RejectReason, Reload, StoreOp, TaskStatus, UpstreamOutcome};
+    use taskgate::metrics::label::{
+        EndReason, Outcome, RejectReason, Reload, StoreOp, TakenUp, TaskStatus, UpstreamOutcome,
+    };
     let page = read("docs/operations.md");
     let metrics = Metrics::new(&["r".into()], &["t".into()]);
     // What has labels of its own is served once it has been used.
@@ -260,6 +262,7 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     metrics.route("r").unnamed_request();
     metrics.rejected("t", RejectReason::Params);
     metrics.task_ended(TaskStatus::Completed, EndReason::Returned);
+    metrics.route("r").task_taken_over(TakenUp::ALL[0]);
     metrics.store(StoreOp::Get, std::time::Duration::ZERO);
     metrics.set_certificate_expiry("r", 1);
     metrics.certificate_reload(Reload::ALL[0]);

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::gateway::homes::{Asking, Elsewhere, Place};
 use crate::gateway::rejection::{Fault, Kind, Rejection};
 use crate::jsonrpc::{Id, Message};
+use crate::mcp;
 use crate::seal::Sealer;
 use crate::sse::{self, Framer};
 use crate::upstream::Error;
@@ -135,7 +136,9 @@ impl Passing {
             _ => {}
         }
         strip_answer(response.headers_mut());
-        let asked = (parts.method == Method::POST).then(|| id_of(body)).flatten();
+        let asked = (parts.method == Method::POST).then(|| asked(body)).flatten();
+        // A client that reads asks again where an answer breaks off; an error would be one.
+        let asked = asked.filter(|asked| !asked.only_reads).map(|asked| asked.id);
         let (parts, incoming) = response.into_parts();
         let is_events = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
         let gone = to.gone.clone();
@@ -164,8 +167,8 @@ impl Endpoints {
         let Some(passing) = &self.passing else { return Ok(None) };
         let session = headers::single(&parts.headers, &SESSION_ID)?;
         let asking = Asking { session: session.as_deref(), ..asking };
-        let answering = |kind: Kind| match id_of(body) {
-            Some(id) => Refusal::from(kind.answering(&id)),
+        let answering = |kind: Kind| match asked(body) {
+            Some(asked) => Refusal::from(kind.answering(&asked.id)),
             None => Refusal::from(Rejection::from(kind)),
         };
         let mut place = self.gateway.place(&asking).await.map_err(answering)?;
@@ -178,6 +181,9 @@ impl Endpoints {
                 Passed::Answered(response) => return Ok(Some(response)),
                 Passed::Undone => self.gateway.place_without(&asking, &to).await.map_err(answering)?,
                 Passed::Misdirected => self.gateway.place_anew(&asking).await.map_err(answering)?,
+                Passed::Lost if parts.method == Method::POST && asked(body).is_some_and(|asked| asked.only_reads) => {
+                    self.gateway.place_without(&asking, &to).await.map_err(answering)?
+                }
                 Passed::Lost => return Err(answering(Kind::Fault(Fault::OutcomeUnknown))),
             };
         }
@@ -188,10 +194,18 @@ impl Endpoints {
     }
 }
 
-/// The id of the request in a body, if it is one.
-fn id_of(body: &[u8]) -> Option<Id> {
+/// A request in a body.
+struct Asked {
+    id: Id,
+    /// It may be sent again.
+    only_reads: bool,
+}
+
+fn asked(body: &[u8]) -> Option<Asked> {
     match Message::parse(body) {
-        Ok(Message::Request { id, .. }) => Some(id),
+        Ok(Message::Request { id, method, .. }) => {
+            Some(Asked { id, only_reads: mcp::method::Method::parse(&method).only_reads() })
+        }
         _ => None,
     }
 }

@@ -10,11 +10,12 @@ mod cache;
 mod lease;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memchr::memmem;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::jsonrpc::{Message, string_value};
@@ -49,6 +50,9 @@ pub struct Sharing {
     pub address: Option<SocketAddr>,
 }
 
+/// So long a replica may need to notice that what all share is back.
+const LONGEST_RECONNECT: Duration = Duration::from_secs(2);
+
 /// The homes of sessions, as this process knows them.
 #[derive(Debug)]
 pub(super) struct Homes {
@@ -56,6 +60,8 @@ pub(super) struct Homes {
     cache: Cache,
     /// How often this process's lease has lapsed: others may have claimed its sessions then.
     lapses: AtomicU64,
+    /// When others may be taken for dead again.
+    believes: Mutex<Instant>,
 }
 
 /// What of a request decides where it is served.
@@ -97,7 +103,19 @@ impl Homes {
     pub(super) fn new(sharing: Sharing) -> Self {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
-        Self { sharing, cache, lapses: AtomicU64::new(0) }
+        let believes = Mutex::new(Instant::now() + sharing.lease);
+        Self { sharing, cache, lapses: AtomicU64::new(0), believes }
+    }
+
+    /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
+    fn have_patience(&self) {
+        *self.believes.lock().unwrap_or_else(PoisonError::into_inner) =
+            Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
+    }
+
+    /// Whether a lease that is over means that its holder is gone.
+    fn may_bury(&self) -> bool {
+        Instant::now() >= *self.believes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replicas(&self) -> &dyn Replicas {
@@ -238,6 +256,8 @@ impl Gateway {
                 Standing::Alive { address: Some(address) } => return Ok(Ok(homes.elsewhere(home, address))),
                 Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
                 // It went with its process, and the answer says so.
+                // Perhaps it only could not tell, as this process could not.
+                Standing::Over if !homes.may_bury() => return Ok(self.stand_in(homes, route, token, sealed.clone())),
                 Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
                 Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
                 Standing::Over => home = self.claim_home(homes, sealed.number, &home).await?,

@@ -92,7 +92,7 @@ impl Gateway {
     ) -> Result<usize, StoreError> {
         let mut count = 0;
         // Whoever is about to stop leaves them to others.
-        while !self.is_draining() {
+        while !self.is_draining() && self.is_still_gone(from).await {
             let orphans = self.ledger.take_over(from, BATCH).await?;
             if orphans.is_empty() {
                 break;

@@ -104,30 +104,37 @@ impl Gateway {
             let sent = Sent { params: &params, headers, wants_progress, exclusive, id: &id };
             StoredCall::of(sent).on_session(session).to_text()
         });
-        let (route, principal, session_number) = (&call.route, &call.caller.principal, session.number);
-        let making = Making {
-            route,
-            principal,
-            tool,
-            session: session_number,
-            progress_token,
-            requested_ttl: requested,
-            policy,
-            stored,
+        let (exclusive, input_timeout) = (policy.exclusive, policy.input_timeout);
+        let headers = std::mem::take(&mut call.headers);
+        let draft = Draft { params, wants_progress, headers, id: Some(id), refresh: None, exclusive };
+        let (gateway, route, session) = (Arc::clone(self), Arc::clone(&call.route), Arc::clone(session));
+        let (caller, tool) = (Arc::clone(&call.caller), Box::<str>::from(tool));
+        let begin = async move {
+            let making = Making {
+                route: &route,
+                principal: &caller.principal,
+                tool: &tool,
+                session: session.number,
+                progress_token,
+                requested_ttl: requested,
+                policy: route.tools.of(&tool),
+                stored,
+            };
+            let task = gateway.make_task(making).await?;
+            let queued = (task.state == State::Queued).then(|| route.metrics.task_queued());
+            let record = Record { gateway: Arc::clone(&gateway), task: Arc::clone(&task), input_timeout };
+            let held = HeldCall::new(record, Arc::clone(&route), session, draft, queued);
+            gateway.jobs.spawn("held call", gateway.calls.track_future(held.run()));
+            Ok::<_, Kind>(task)
         };
-        let task = self.make_task(making).await?;
-        let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
-        let draft = Draft {
-            params,
-            wants_progress,
-            headers: std::mem::take(&mut call.headers),
-            id: Some(id),
-            refresh: None,
-            exclusive: policy.exclusive,
+        // While a store outside of the process takes its time the client may hang up, and a task that was made must not be
+        // without its call.
+        let task = if self.ledger.outlives_holders() {
+            let begun = self.jobs.spawn("create", self.calls.track_future(begin)).await;
+            begun.map_err(|_| Kind::from(Fault::Shutdown))??
+        } else {
+            begin.await?
         };
-        let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
-        let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
-        self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
         let result = core::create_result(&created, policy.immediate_response.as_deref());

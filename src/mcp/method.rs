@@ -208,6 +208,16 @@ impl Method {
     pub const fn is_poll(self) -> bool {
         matches!(self, Self::TasksGet | Self::TasksResult | Self::TasksList)
     }
+
+    /// Whether asking twice is as good as asking once, so that a request whose answer was lost can be sent again.
+    #[must_use]
+    pub const fn only_reads(self) -> bool {
+        self.is_poll()
+            || matches!(
+                self,
+                Self::Ping | Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::ResourceTemplatesList
+            )
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ use crate::gateway::takeover::Lost;
 const RENEWALS: u32 = 3;
 /// How often is looked for those that are gone.
 const LOOKS: u32 = 2;
+/// How long a process that is alone waits before it looks again at what it could not take up.
+const TRY_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Gateway {
     /// Keeps this process alive among the others until jobs are told to stop, and tells at each change whether it is.
@@ -42,6 +44,9 @@ impl Gateway {
                     }
                     if is_over {
                         tell(true);
+                    }
+                    if is_away {
+                        homes.have_patience();
                     }
                     (renewed, is_away, is_over) = (asked, false, false);
                 }
@@ -84,8 +89,11 @@ impl Gateway {
     /// be nobody else.
     pub async fn look_after_others(self: Arc<Self>, routes: Vec<Arc<Route>>) {
         let Some(homes) = &self.homes else {
-            for holder in self.other_holders().await {
-                self.take_up_from(&routes, &holder, Lost::Restart).await;
+            while !self.take_up_all(&routes).await {
+                let pause = tokio::time::sleep(TRY_AGAIN);
+                if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
+                    return;
+                }
             }
             return;
         };
@@ -102,6 +110,24 @@ impl Gateway {
         }
     }
 
+    /// Takes up what earlier lives of a process that is alone have left; says whether that is all of it.
+    async fn take_up_all(self: &Arc<Self>, routes: &[Arc<Route>]) -> bool {
+        let Ok(holders) = self.ledger.other_holders().await else { return false };
+        let mut are_all = true;
+        for holder in holders {
+            are_all &= self.take_up_from(routes, &holder, Lost::Restart).await;
+        }
+        are_all
+    }
+
+    /// Whether a holder that was found dead has not come back since: what it does from then on is its own.
+    pub(in crate::gateway) async fn is_still_gone(&self, holder: &Holder) -> bool {
+        match &self.homes {
+            Some(homes) => matches!(homes.replicas().standing(holder).await, Ok(Standing::Over)),
+            None => true,
+        }
+    }
+
     async fn look_at(self: &Arc<Self>, homes: &Homes, routes: &[Arc<Route>], holder: &Holder) {
         if *holder == *homes.replicas().me() {
             return;
@@ -109,19 +135,23 @@ impl Gateway {
         // The store's failure is told where the lease is renewed.
         let Ok(standing) = homes.replicas().standing(holder).await else { return };
         homes.cache.note_standing(holder, standing);
-        if standing == Standing::Over {
+        if standing == Standing::Over && homes.may_bury() {
             self.take_up_from(routes, holder, Lost::Replica).await;
             self.deliveries.streams_gone(&self.ledger, holder).await;
         }
     }
 
-    /// Goes on with what a holder held that is gone. What is left of it by a failure is found by the next look.
-    async fn take_up_from(self: &Arc<Self>, routes: &[Arc<Route>], holder: &Holder, lost: Lost) {
+    /// Goes on with what a holder held that is gone; says whether that was all of it. The next look finds the rest.
+    async fn take_up_from(self: &Arc<Self>, routes: &[Arc<Route>], holder: &Holder, lost: Lost) -> bool {
         match self.take_up(routes, holder, lost).await {
-            Ok(0) => {}
-            Ok(calls) => tracing::info!(%holder, calls, "the calls of a holder that is gone were taken up"),
+            Ok(0) => true,
+            Ok(calls) => {
+                tracing::info!(%holder, calls, "the calls of a holder that is gone were taken up");
+                true
+            }
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up")
+                tracing::warn!(error = %Chain(&error), %holder, "not every call of a holder that is gone was taken up");
+                false
             }
         }
     }

@@ -364,6 +364,23 @@ impl Inner {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         let mut orphans = Vec::new();
+        match self.take_over_into(&mut orphans, from, by, at_most).await {
+            // What is this process's now is nobody else's to go on with.
+            Err(error) if !orphans.is_empty() => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a takeover was cut short");
+                Ok(orphans)
+            }
+            taken => taken.map(|()| orphans),
+        }
+    }
+
+    async fn take_over_into(
+        &self,
+        orphans: &mut Vec<Orphan>,
+        from: &Holder,
+        by: &Holder,
+        at_most: usize,
+    ) -> Result<(), StoreError> {
         for (tenant, times) in self.tenants_of(from).await? {
             if orphans.len() >= at_most {
                 break;
@@ -375,7 +392,15 @@ impl Inner {
             let mut parts = Parts::of(self.of_tenant(&self.scripts.take_over, &tenant, &args).await?, "a takeover")?;
             let before = orphans.len();
             for taken in Parts::of(parts.value(), "orphans")?.rest() {
-                orphans.push(orphan(taken)?);
+                match orphan(taken) {
+                    Ok(orphan) => orphans.push(orphan),
+                    Err(error) => {
+                        tracing::error!(
+                            error = &error as &dyn std::error::Error,
+                            "a record that was taken over can't be read"
+                        );
+                    }
+                }
             }
             if orphans.len() > before {
                 self.index(&tenant, by, None).await?;
@@ -384,7 +409,7 @@ impl Inner {
                 self.drained(from, Some((&tenant, &times))).await?;
             }
         }
-        Ok(orphans)
+        Ok(())
     }
 
     fn note_size(&self, tenant: String, bytes: u64) {
