@@ -186,9 +186,9 @@ impl Default for Replica {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Secrets {
-    /// 32 bytes in base64, made for example with `openssl rand -base64 32`. With it sessions can go on after a crash;
-    /// without it a random key is made at start, so that every restart ends them; a `disk` store keeps one in its folder. A clean stop
-    /// ends sessions in any case.
+    /// 32 bytes in base64, made for example with `openssl rand -base64 32`. Needed with a `redis` store, where all replicas have the
+    /// same. With it sessions can go on after a crash; without it a random key is made at start, so that every restart ends them; a
+    /// `disk` store keeps one in its folder. With a `memory` store a clean stop ends sessions in any case.
     pub(super) key: Option<Secret>,
     /// Earlier keys: what they sealed can still be opened.
     pub(super) previous: Vec<Secret>,
