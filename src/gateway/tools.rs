@@ -116,7 +116,6 @@ impl Gateway {
             stored,
         };
         let task = self.make_task(making).await?;
-        let queued = (task.state == State::Queued).then(|| call.route.metrics.task_queued());
         let draft = Draft {
             params,
             wants_progress,
@@ -125,8 +124,8 @@ impl Gateway {
             refresh: None,
             exclusive: policy.exclusive,
         };
-        let record = Record { gateway: Arc::clone(self), task: Arc::clone(&task), input_timeout: policy.input_timeout };
-        let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft, queued);
+        let record = Record::new(Arc::clone(self), Arc::clone(&task), policy.input_timeout);
+        let held = HeldCall::new(record, Arc::clone(&call.route), Arc::clone(session), draft);
         self.jobs.spawn("held call", self.calls.track_future(held.run()));
         // 2025-11-25 tasks, "Creating Tasks": `working` in the answer, whatever has happened since.
         let created = Task { state: State::Queued, status_message: None, ..Task::clone(&task) };
