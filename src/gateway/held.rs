@@ -115,12 +115,7 @@ enum End {
 
 impl HeldCall {
     /// The call of a task that was just made.
-    pub(super) fn new(
-        record: Record,
-        route: Arc<Route>,
-        session: Arc<Session>,
-        draft: Draft,
-    ) -> Self {
+    pub(super) fn new(record: Record, route: Arc<Route>, session: Arc<Session>, draft: Draft) -> Self {
         let counted = Counted::new(&record.gateway, &route, &session);
         Self { record, route, session, draft: Some(draft), exchange: None, counted }
     }

@@ -196,10 +196,13 @@ fn a_held_task_counts_where_it_stands_until_it_is_let_go() {
     let metrics = metrics();
     let route = metrics.route("reports");
     let standing = || {
-        TaskStatus::ALL.iter().map(|status| {
-            let series = format!(r#"taskgate_tasks{{route="reports",status="{}"}}"#, status.as_str());
-            value(&metrics, &series)
-        }).collect::<Vec<_>>()
+        TaskStatus::ALL
+            .iter()
+            .map(|status| {
+                let series = format!(r#"taskgate_tasks{{route="reports",status="{}"}}"#, status.as_str());
+                value(&metrics, &series)
+            })
+            .collect::<Vec<_>>()
     };
     let (zero, one) = (Some(0.0), Some(1.0));
     let held = route.task_held(TaskStatus::Queued);

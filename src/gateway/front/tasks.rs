@@ -137,7 +137,6 @@ impl Job {
             }
         }
     }
-
 }
 
 impl Talk<'_> {
