@@ -145,7 +145,7 @@ impl App {
     }
 
     async fn start_in(settings: &Settings, timing: Timing, keeping: Keeping, jobs: Jobs) -> anyhow::Result<Self> {
-        let Keeping { store, holder, join } = keeping;
+        let Keeping { store, holder, endings, join } = keeping;
         let clock = Clock::system();
         let listener = bind(settings.listen.address).await?;
         let admin_listener = bind(settings.admin.address).await?;
@@ -166,7 +166,7 @@ impl App {
         let guard = |gateway: &Gateway| Guard::new(holder.as_str(), Arc::clone(gateway.sealer()), clock);
         let store = Arc::new(MeteredStore::new(store, Arc::clone(&metrics)));
         let parts = parts_of(settings, timing, (store, holder.clone()), &metrics, (clock, jobs.clone()))?;
-        let gateway = Gateway::among(parts, sharing);
+        let gateway = Gateway::among(Parts { endings, ..parts }, sharing);
         sweeper::start(&jobs, gateway.ledger().clone());
         jobs.spawn("idle sessions", Arc::clone(&gateway).reap_idle_sessions(routes.clone()));
         let token = settings.admin.token.as_ref().map(|token| admin::Token::new(token.reveal()));
@@ -291,6 +291,7 @@ fn parts_of(
     Ok(Parts {
         store,
         holder,
+        endings: None,
         sessions: session::Config { idle: settings.sessions.idle, max: settings.sessions.max },
         sealer: store::sealer(settings)?,
         rates: rates_of(settings)?,

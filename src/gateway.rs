@@ -57,6 +57,7 @@ use crate::jobs::Jobs;
 use crate::jsonrpc::{Defect, Id, Message};
 use crate::mcp::method::Method;
 use crate::metrics::{Asked, Metrics, RouteMetrics};
+use crate::replica::Endings;
 use crate::seal::Sealer;
 use crate::task::{
     ApplyError, Finish, Holder, Ledger, Limits, Owner, Progress, Question, State, Store, Task, TaskId, Transition,
@@ -170,6 +171,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     /// Who this process is among those that hold calls.
     pub holder: Holder,
+    /// What is kept of sessions that have ended, where this process is alone and may be there again.
+    pub endings: Option<Arc<dyn Endings>>,
     /// How sessions live.
     pub sessions: session::Config,
     /// Seals session ids, cursors and event ids.
@@ -194,6 +197,7 @@ pub struct Gateway {
     sessions: Arc<Sessions>,
     /// Where there are other processes.
     homes: Option<Arc<Homes>>,
+    endings: Option<Arc<dyn Endings>>,
     ledger: Ledger,
     pool: Pool,
     adoptions: Adoptions,
@@ -255,6 +259,7 @@ impl Gateway {
             ledger: Ledger::new(parts.store, parts.holder, parts.clock, observer),
             sessions,
             homes,
+            endings: parts.endings,
             pool: Pool::default(),
             adoptions: Adoptions::default(),
             parking: Parking::default(),

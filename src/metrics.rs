@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-pub use route::{Asked, Queued, RequestTimer, RouteMetrics};
+pub use route::{Asked, HeldTask, RequestTimer, RouteMetrics};
 
 use label::{EndReason, RejectReason, Reload, StoreOp, TaskStatus};
 use route::Families;

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod contract;
+pub mod disk;
 pub mod local;
 pub mod redis;
 
@@ -31,6 +32,24 @@ pub enum Standing {
     },
     /// Its lease ran out or was given up, or never was.
     Over,
+}
+
+/// Which sessions have ended, for a process that has its store to itself and may be there again.
+///
+/// Every operation fails with [`StoreError::Unavailable`], and with nothing else, when the store fails.
+#[async_trait]
+pub trait Endings: fmt::Debug + Send + Sync {
+    /// Notes for so long that a session has ended, so that no later process takes it up again.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn end_session(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError>;
+
+    /// Whether that is noted.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn has_ended(&self, session: SessionNumber) -> Result<bool, StoreError>;
 }
 
 /// What replicas share besides tasks.

@@ -29,5 +29,5 @@ pub(super) async fn keeping(redis: &RedisSettings, replica: &ReplicaSettings, jo
     }
     let (me, lease) = (holder.clone(), replica.lease);
     let join = Box::new(move |address| Arc::new(RedisReplicas::join(hub, me, address, lease)) as _);
-    Ok(Keeping { store, holder, join: Some(join) })
+    Ok(Keeping { store, holder, endings: None, join: Some(join) })
 }

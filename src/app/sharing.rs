@@ -15,7 +15,7 @@ use crate::downstream::server;
 use crate::gateway::homes::Sharing;
 use crate::gateway::{Gateway, Route};
 use crate::jobs::Jobs;
-use crate::replica::Replicas;
+use crate::replica::{Endings, Replicas};
 use crate::task::{Holder, Store};
 use crate::threads::Threads;
 
@@ -30,6 +30,8 @@ pub struct Keeping {
     pub store: Arc<dyn Store>,
     /// Who this process is.
     pub holder: Holder,
+    /// Where it is kept which sessions have ended, where it is shared with nobody and outlives the process.
+    pub endings: Option<Arc<dyn Endings>>,
     /// With whom the store is shared; `None`: with nobody.
     pub join: Option<Join>,
 }

@@ -33,10 +33,13 @@ pub fn is_misconfigured(error: &anyhow::Error) -> bool {
 /// # Errors
 /// [`OpenError`]
 pub(super) async fn open(settings: &Settings, jobs: &Jobs) -> anyhow::Result<Keeping> {
-    let alone = |store: Arc<dyn Store>| Keeping { store, holder: Holder::begin("alone"), join: None };
+    let alone = |store: Arc<dyn Store>| Keeping { store, holder: Holder::begin("alone"), endings: None, join: None };
     Ok(match &settings.store {
         StoreSettings::Memory => alone(Arc::new(MemoryStore::new(Clock::system()))),
-        StoreSettings::Disk { path } => alone(Arc::new(DiskStore::open(path, Clock::system())?)),
+        StoreSettings::Disk { path } => {
+            let store = Arc::new(DiskStore::open(path, Clock::system())?);
+            Keeping { endings: Some(Arc::clone(&store) as _), ..alone(store) }
+        }
         StoreSettings::Redis(redis) => remote::keeping(redis, &settings.replica, jobs).await?,
     })
 }

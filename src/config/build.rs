@@ -17,7 +17,7 @@ use super::{
     problem::Problems,
     raw,
     secret::{SealKey, Secret},
-    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings},
+    settings::{AdminSettings, ListenSettings, SecretsSettings, SessionSettings, Settings, StoreSettings},
     tree::Place,
     units::{self, ByteSize, Rate, RateLimit},
     values,
@@ -56,6 +56,9 @@ impl Builder<'_> {
         }
         if let (Some(listen), Some(Some(auth))) = (&listen, &auth) {
             self.check_public_url(listen, auth, &at.key("auth"));
+        }
+        if let Some(StoreSettings::Memory) = store {
+            self.warn_forgotten(&raw.routes, &at.key("routes"));
         }
         let routes = self.routes(raw.routes, callers, &at.key("routes"));
         Some(Settings {

@@ -238,7 +238,7 @@ impl Endpoints {
             }
             (_, Arrival::Direct(_)) => Bytes::new(),
         };
-        if self.passing.is_some() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
+        if self.gateway.has_places() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
             let asking = Asking { route, principal: &caller.principal, version: &version, session: None, body: &body };
             let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));
             // Boxed: every request would have room for it.

@@ -164,7 +164,6 @@ impl Endpoints {
         body: &Bytes,
         (is_passed, peer): (bool, IpAddr),
     ) -> Result<Option<Response<ResponseBody>>, Refusal> {
-        let Some(passing) = &self.passing else { return Ok(None) };
         let session = headers::single(&parts.headers, &SESSION_ID)?;
         let asking = Asking { session: session.as_deref(), ..asking };
         let answering = |kind: Kind| match asked(body) {
@@ -173,7 +172,7 @@ impl Endpoints {
         };
         let mut place = self.gateway.place(&asking).await.map_err(answering)?;
         for _ in 0..MOST_TRIES {
-            let Place::There(to) = place else { return Ok(None) };
+            let (Place::There(to), Some(passing)) = (place, &self.passing) else { return Ok(None) };
             if is_passed {
                 return Err(Refusal::Misdirected);
             }

@@ -11,11 +11,10 @@ use super::rejection::{Fault, Kind};
 pub(super) fn observe(metrics: &Metrics, deliveries: &Deliveries, transition: &Transition<'_>) {
     let Transition { task, from, to, reason } = *transition;
     let route = metrics.route(&task.owner.route);
-    match (from, to) {
-        (None, Some(_)) => route.task_created(task_status(task)),
-        _ => route.task_moved(from.map(label), to.map(label)),
-    }
     let Some(to) = to else { return };
+    if from.is_none() {
+        route.task_created();
+    }
     if task.state.is_ended() {
         metrics.task_ended(label(to), end_reason(reason).unwrap_or(EndReason::UpstreamError));
         route.task_took(task.updated_at.since(task.created_at));

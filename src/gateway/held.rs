@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use crate::jsonrpc::Id;
-use crate::metrics::Queued;
+use crate::metrics::HeldTask;
 use crate::task::store::Watch;
 use crate::task::{ApplyError, Event, Finish, State, Task};
 use crate::tenant::fair;
@@ -22,6 +22,7 @@ pub(super) use ending::{UPSTREAM_ERROR, failed, is_error_object};
 use ending::{errored, finish_of};
 use stored::Trail;
 
+use super::counted::task_status;
 use super::exchange::{self, Dispatch, Exchange, Happening, Refresh, Resumed, Trace};
 use super::rejection::{Chain, Fault};
 use super::session::Session;
@@ -43,8 +44,6 @@ pub(super) struct HeldCall {
     draft: Option<Draft>,
     /// The call itself, from then on.
     exchange: Option<Exchange>,
-    /// Until it has the tenant's place.
-    queued: Option<Queued>,
     /// Counts it out when all else is over.
     counted: Counted,
 }
@@ -55,7 +54,9 @@ pub(super) struct Record {
     /// As it was made.
     pub(super) task: Arc<Task>,
     /// How long a question may wait for its answer.
-    pub(super) input_timeout: Duration,
+    input_timeout: Duration,
+    /// Counts it where it stands, once for all handles.
+    standing: Arc<HeldTask>,
 }
 
 /// What became of a write.
@@ -114,15 +115,9 @@ enum End {
 
 impl HeldCall {
     /// The call of a task that was just made.
-    pub(super) fn new(
-        record: Record,
-        route: Arc<Route>,
-        session: Arc<Session>,
-        draft: Draft,
-        queued: Option<Queued>,
-    ) -> Self {
+    pub(super) fn new(record: Record, route: Arc<Route>, session: Arc<Session>, draft: Draft) -> Self {
         let counted = Counted::new(&record.gateway, &route, &session);
-        Self { record, route, session, draft: Some(draft), exchange: None, queued, counted }
+        Self { record, route, session, draft: Some(draft), exchange: None, counted }
     }
 
     /// The call of a task that was made when it had been sent already, with what it asked by then.
@@ -136,8 +131,7 @@ impl HeldCall {
         let counted = Counted::new(&record.gateway, &route, &session);
         exchange.becomes(record.task.id, &record.task.owner);
         exchange.put_back(asked);
-        let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
-        Self { record, route, session, draft: None, exchange: Some(exchange), queued, counted }
+        Self { record, route, session, draft: None, exchange: Some(exchange), counted }
     }
 
     /// The call of a task whose holder is gone, where the upstream's answer to it can be read on.
@@ -150,8 +144,7 @@ impl HeldCall {
     ) -> Self {
         let draft = with_mirrored(draft, &record.gateway, &route, &session).await;
         let counted = Counted::new(&record.gateway, &route, &session);
-        let queued = (record.task.state == State::Queued).then(|| route.metrics.task_queued());
-        let mut call = Self { record, route, session, draft: None, exchange: None, queued, counted };
+        let mut call = Self { record, route, session, draft: None, exchange: None, counted };
         // The upstream is at work on it already, so that nobody waits for a place. Whoever runs alone does so where nobody
         // else has begun meanwhile.
         let alone = draft.exclusive.then(|| call.session.exclusive().try_write_owned().ok()).flatten();
@@ -225,9 +218,7 @@ impl HeldCall {
     /// Waits for the places, sends the call and reads to the end.
     async fn conduct(&mut self, mut watch: Watch) -> End {
         if let Some(draft) = self.draft.take() {
-            let has_started = self.record.has_started(&mut watch).await;
-            self.queued = None;
-            if !has_started {
+            if !self.record.has_started(&mut watch).await {
                 return End::Over;
             }
             let places = tokio::select! {
@@ -243,7 +234,7 @@ impl HeldCall {
                     .await;
             }
             self.exchange = Some(self.send(draft, places));
-        } else if self.queued.take().is_some() {
+        } else if self.record.task.state == State::Queued {
             // It is over the tenant's number of places then: nothing can take a running call back into the queue.
             drop(self.record.apply(Event::Start).await);
         }
@@ -342,18 +333,33 @@ impl Drop for Counted {
 }
 
 impl Record {
+    /// The record of a task whose call this process holds from now on.
+    pub(super) fn new(gateway: Arc<Gateway>, task: Arc<Task>, input_timeout: Duration) -> Self {
+        let standing = Arc::new(gateway.metrics.route(&task.owner.route).task_held(task_status(&task)));
+        Self { gateway, task, input_timeout, standing }
+    }
+
     /// The record as it is now.
     async fn current(&self) -> Result<Option<Arc<Task>>, ()> {
         let Self { gateway, task, .. } = self;
-        gateway.ledger.get(&task.owner, task.id).await.map_err(|error| {
+        let now = gateway.ledger.get(&task.owner, task.id).await.map_err(|error| {
             tracing::warn!(error = %Chain(&error), task = %task.id, "a running task can't be read");
-        })
+        })?;
+        self.stands(now.as_deref());
+        Ok(now)
+    }
+
+    /// Counts the task where it stands now. The metrics tell of it as the job of its call knows it, whoever changes it.
+    pub(super) fn stands(&self, now: Option<&Task>) {
+        let held = now.filter(|now| !now.state.is_ended() && !self.is_others(now));
+        self.standing.stands(held.map(task_status));
     }
 
     /// Applies an event of the call's.
     async fn apply(&self, event: Event) -> Result<Arc<Task>, Unapplied> {
         let Self { gateway, task, .. } = self;
-        gateway.ledger.apply_held(task, event).await.map_err(|error| {
+        let applied = gateway.ledger.apply_held(task, event).await;
+        applied.inspect(|now| self.stands(Some(now))).map_err(|error| {
             tracing::debug!(error = %Chain(&error), task = %task.id, "an event was not applied");
             match error {
                 ApplyError::Fenced => Unapplied::Fenced,
@@ -387,7 +393,11 @@ impl Record {
     async fn has_started(&self, watch: &mut Watch) -> bool {
         loop {
             let mut failed = false;
-            match self.gateway.ledger.get(&self.task.owner, self.task.id).await {
+            let now = self.gateway.ledger.get(&self.task.owner, self.task.id).await;
+            if let Ok(now) = &now {
+                self.stands(now.as_deref());
+            }
+            match now {
                 Ok(Some(task)) if self.is_others(&task) => return false,
                 Ok(Some(task)) => match task.state {
                     State::Queued => {}
@@ -422,14 +432,20 @@ impl Record {
     /// Writes the end into the record, unless somebody was faster.
     async fn finish(&self, end: End) -> Written {
         let finish = match end {
+            End::Over => {
+                self.stands(None);
+                return Written::TooLate;
+            }
+            End::Fenced => {
+                self.stands(None);
+                return Written::Fenced;
+            }
             End::Call(exchange::End::Answered(message)) => finish_of(&message),
             End::Call(exchange::End::Refused { error, .. }) => errored(&error),
             // Who waits for a task hears of it as of any other failure.
             End::Call(exchange::End::Denied(_)) => failed(Fault::UpstreamProtocol),
             End::Call(exchange::End::SessionGone) => failed(Fault::UpstreamUnreachable),
             End::Call(exchange::End::Fault(fault)) | End::Fault(fault) => failed(fault),
-            End::Over => return Written::TooLate,
-            End::Fenced => return Written::Fenced,
         };
         self.write(finish).await
     }
@@ -443,11 +459,18 @@ impl Record {
 
     /// Another handle of it.
     pub(super) fn copy(&self) -> Self {
-        let Self { gateway, task, input_timeout } = self;
-        Self { gateway: Arc::clone(gateway), task: Arc::clone(task), input_timeout: *input_timeout }
+        let Self { gateway, task, input_timeout, standing } = self;
+        let (gateway, task, standing) = (Arc::clone(gateway), Arc::clone(task), Arc::clone(standing));
+        Self { gateway, task, input_timeout: *input_timeout, standing }
     }
 
     async fn write(&self, finish: Finish) -> Written {
+        let written = self.try_to_write(finish).await;
+        self.stands(None);
+        written
+    }
+
+    async fn try_to_write(&self, finish: Finish) -> Written {
         let mut pause = WRITE_AGAIN;
         loop {
             let error = match self.gateway.end_held(&self.task, finish.clone()).await {

@@ -5,6 +5,7 @@
 //! nothing was sent, and this process stands in for it with what the id says; only a conversation with a process that the
 //! home has started can't be had from elsewhere.
 
+mod alone;
 pub(super) mod bus;
 mod cache;
 mod lease;
@@ -156,12 +157,18 @@ impl Homes {
 }
 
 impl Gateway {
+    /// Whether it has to be asked before each request where that is to be served.
+    #[must_use]
+    pub fn has_places(&self) -> bool {
+        self.homes.is_some() || self.endings.is_some()
+    }
+
     /// Where a request is to be served. A session that is to be served here from now on is known when this returns.
     ///
     /// # Errors
     /// [`Fault::Store`] where that can't be known; [`Kind::Away`] where only a process could serve it that can't be reached.
     pub async fn place(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
-        let Some(homes) = &self.homes else { return Ok(Place::Here) };
+        let Some(homes) = &self.homes else { return self.place_alone(asking).await };
         if asking.version.is_modern() {
             return self.place_of_stateless(homes, asking).await;
         }
@@ -328,7 +335,7 @@ impl Gateway {
 
     /// Tells all processes that a session has ended.
     pub(super) fn tell_ended(&self, session: &Session) {
-        let Some(homes) = self.homes.clone() else { return };
+        let Some(homes) = self.homes.clone() else { return self.note_ended(session) };
         let Some(sealed) = self.sessions.open(&session.token) else { return };
         let left = CLAIMABLE.saturating_sub(self.clock.now().since(sealed.issued));
         let (number, pause, stopping) = (sealed.number, homes.sharing.lease / 3, self.jobs.stopping().clone());

@@ -516,6 +516,16 @@ impl Sessions {
         (!is_over).then(|| self.insert(sealed.number, token.into(), sealed.terms, (route.metrics.session(), None)))
     }
 
+    /// Whether the id opens no session here any more.
+    pub(super) fn is_over(&self, sealed: &Sealed) -> bool {
+        sealed.issued >= self.started || self.ended_here.contains(&sealed.number)
+    }
+
+    /// Takes up a session of an earlier process never again.
+    pub(super) fn bury(&self, number: SessionNumber) {
+        self.ended_here.insert(number);
+    }
+
     /// Takes a session out of the table whose home is elsewhere; there it goes on.
     pub(super) fn forget(&self, session: &Session) {
         session.give_away();

@@ -16,7 +16,6 @@ use crate::task::{Event, Holder, Orphan, Progress, State, StoreError, Task};
 use crate::tenant::Principal;
 use crate::upstream::{Error, Listening, Reply};
 
-use super::counted::task_status;
 use super::exchange::{Resumed, Trace};
 use super::held::stored::{StoredCall, Trail, Way};
 use super::held::{Draft, HeldCall, Record, failed};
@@ -102,7 +101,7 @@ impl Gateway {
                 let route = routes.iter().find(|route| route.name == task.owner.route).cloned();
                 let policy = route.as_ref().map(|route| route.tools.of(&task.tool));
                 let input_timeout = policy.map_or(TaskPolicy::default().input_timeout, |policy| policy.input_timeout);
-                let record = Record { gateway: Arc::clone(self), task, input_timeout };
+                let record = Record::new(Arc::clone(self), task, input_timeout);
                 let orphaned = Orphaned { route, record, draft, trail, from: from.clone(), lost };
                 self.jobs.spawn("taken up call", self.calls.track_future(orphaned.go_on()));
             }
@@ -120,7 +119,6 @@ impl Orphaned {
         let (gateway, task) = (&self.record.gateway, self.task());
         let call = self.draft.as_deref().and_then(StoredCall::read);
         let may_be_sent = task.state != State::Queued || call.as_ref().is_none_or(|call| call.was_sent);
-        gateway.metrics.route(&task.owner.route).task_moved(None, Some(task_status(task)));
         gateway.deliveries.release_lost(&gateway.ledger, task, &self.from).await;
         let Some(route) = &self.route else {
             let _is_this: bool = self.fail(Fault::NoRoute { started: may_be_sent }).await;
@@ -175,7 +173,7 @@ impl Orphaned {
                 found.cancel(adoption, "the call is run again").await;
             }
         };
-        let running = found.gateway.call_anew(found.route, principal, self.task(), &found.call, None);
+        let running = found.gateway.call_anew(found.route, principal, &self.record, &found.call, None);
         tokio::join!(stopping, running);
         Ok(())
     }
@@ -183,11 +181,6 @@ impl Orphaned {
     /// Ends the task; says whether it was this that ended it.
     async fn fail(&self, fault: Fault) -> bool {
         self.tell(TakenUp::Failed);
-        let task = self.task();
-        if task.state == State::Queued {
-            // It counts as one that works from here on.
-            drop(self.record.gateway.metrics.route(&task.owner.route).task_queued());
-        }
         self.record.end(failed(fault)).await
     }
 
@@ -239,13 +232,12 @@ impl Found<'_> {
         let id = self.call.sent_as(&self.trail);
         match adoption {
             Some(adoption) if self.call.way == Way::Own => {
-                let queued = (self.task().state == State::Queued).then(|| self.route.metrics.task_queued());
                 let (route, session) = (Arc::clone(self.route), Arc::clone(adoption.session()));
-                HeldCall::new(self.record.copy(), route, session, self.draft(id), queued).run().await;
+                HeldCall::new(self.record.copy(), route, session, self.draft(id)).run().await;
             }
             _ => {
                 let Some(principal) = self.principal() else { return Err(Stopped::Fault(Fault::UpstreamUnreachable)) };
-                self.gateway.call_anew(self.route, principal, self.task(), &self.call, id).await;
+                self.gateway.call_anew(self.route, principal, self.record, &self.call, id).await;
             }
         }
         Ok(())

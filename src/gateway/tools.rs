@@ -121,9 +121,8 @@ impl Gateway {
                 stored,
             };
             let task = gateway.make_task(making).await?;
-            let queued = (task.state == State::Queued).then(|| route.metrics.task_queued());
-            let record = Record { gateway: Arc::clone(&gateway), task: Arc::clone(&task), input_timeout };
-            let held = HeldCall::new(record, Arc::clone(&route), session, draft, queued);
+            let record = Record::new(Arc::clone(&gateway), Arc::clone(&task), input_timeout);
+            let held = HeldCall::new(record, Arc::clone(&route), session, draft);
             gateway.jobs.spawn("held call", gateway.calls.track_future(held.run()));
             Ok::<_, Kind>(task)
         };

@@ -56,11 +56,11 @@ label! {
         Working => "working",
         /// The client is asked.
         InputRequired => "input_required",
-        /// Done, and kept until its ttl.
+        /// Done.
         Completed => "completed",
-        /// Failed, and kept until its ttl.
+        /// Failed.
         Failed => "failed",
-        /// Cancelled, and kept until its ttl.
+        /// Cancelled.
         Cancelled => "cancelled",
     }
 }

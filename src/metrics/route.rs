@@ -1,6 +1,7 @@
 //! What is counted for one route, and how one request is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
@@ -13,6 +14,11 @@ use tokio::time::Instant;
 use super::label::{Era, Outcome, TakenUp, TaskStatus, UpstreamOutcome};
 use super::{Counted, Labels, Series, histograms, increment, observe, register, request_seconds, task_seconds};
 use crate::mcp::method::Method;
+
+/// Where a task that has not ended may stand, in the order of [`TaskStatus`].
+const UNFINISHED: [TaskStatus; 3] = [TaskStatus::Queued, TaskStatus::Working, TaskStatus::InputRequired];
+/// No gauge's index.
+const NOWHERE: usize = usize::MAX;
 
 /// What a request is, for its `method` label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +87,7 @@ impl Families {
                 "Time from a request's head to the head of its answer",
                 histograms(request_seconds),
             ),
-            tasks: register(registry, "tasks", "Tasks that are known", Family::default()),
+            tasks: register(registry, "tasks", "Unfinished tasks whose calls this process holds", Family::default()),
             tasks_created: register(registry, "tasks_created", "Tasks that were made", Family::default()),
             tasks_taken_over: register(registry, "tasks_taken_over", "Tasks whose holder was gone", Family::default()),
             task_seconds: register(
@@ -122,7 +128,7 @@ impl Families {
 
     pub(super) fn route(&self, name: &str) -> Arc<RouteMetrics> {
         let route = || Labels::new([("route", name)]);
-        let tasks = TaskStatus::ALL
+        let tasks = UNFINISHED
             .iter()
             .map(|status| self.tasks.get_or_create_owned(&Labels::new([("route", name), ("status", status.as_str())])));
         Arc::new(RouteMetrics {
@@ -177,10 +183,9 @@ impl RouteMetrics {
         }
     }
 
-    /// Counts a task that was made, in `status`.
-    pub fn task_created(&self, status: TaskStatus) {
+    /// Counts a task that was made.
+    pub fn task_created(&self) {
         self.tasks_created.inc();
-        self.task_moved(None, Some(status));
     }
 
     /// Counts a task of a holder that was gone, by what was done with it.
@@ -189,21 +194,13 @@ impl RouteMetrics {
         increment(self.tasks_taken_over.at(how as usize, labels));
     }
 
-    /// Moves a task from one status to another; `None` is before its creation or after its purge.
-    pub fn task_moved(&self, from: Option<TaskStatus>, to: Option<TaskStatus>) {
-        let gauge = |status: Option<TaskStatus>| status.and_then(|status| self.tasks.get(status as usize));
-        if let Some(gauge) = gauge(from) {
-            gauge.dec();
-        }
-        if let Some(gauge) = gauge(to) {
-            gauge.inc();
-        }
-    }
-
-    /// Counts a task that was created as `queued` there while the guard lives, and as `working` from then on.
+    /// Counts a task whose call this process holds, where it stands, for as long as the guard lives. One that has ended is
+    /// not counted.
     #[must_use]
-    pub fn task_queued(self: &Arc<Self>) -> Queued {
-        Queued(Arc::clone(self))
+    pub fn task_held(self: &Arc<Self>, status: TaskStatus) -> HeldTask {
+        let held = HeldTask { route: Arc::clone(self), status: AtomicUsize::new(NOWHERE) };
+        held.stands(Some(status));
+        held
     }
 
     /// Records a task's whole life.
@@ -267,13 +264,31 @@ impl RouteMetrics {
     }
 }
 
-/// A task without a place.
+/// Counts a task that is held here, under one status at a time.
 #[derive(Debug)]
-pub struct Queued(Arc<RouteMetrics>);
+pub struct HeldTask {
+    route: Arc<RouteMetrics>,
+    /// The index of its gauge; any other number is none.
+    status: AtomicUsize,
+}
 
-impl Drop for Queued {
+impl HeldTask {
+    /// Counts it there from now on; `None`: it is not held any more.
+    pub fn stands(&self, status: Option<TaskStatus>) {
+        let to = status.map_or(NOWHERE, |status| status as usize);
+        let from = self.status.swap(to, Ordering::Relaxed);
+        if let Some(gauge) = self.route.tasks.get(from) {
+            gauge.dec();
+        }
+        if let Some(gauge) = self.route.tasks.get(to) {
+            gauge.inc();
+        }
+    }
+}
+
+impl Drop for HeldTask {
     fn drop(&mut self) {
-        self.0.task_moved(Some(TaskStatus::Queued), Some(TaskStatus::Working));
+        self.stands(None);
     }
 }
 

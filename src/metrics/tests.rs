@@ -26,10 +26,9 @@ fn exercise(metrics: &Metrics) {
     let mut request = route.request();
     request.asked = Asked::Method(Method::ToolsCall);
     request.finish(Outcome::Ok);
-    route.task_created(TaskStatus::Queued);
-    route.task_moved(Some(TaskStatus::Queued), Some(TaskStatus::Working));
+    route.task_created();
+    drop(route.task_held(TaskStatus::Queued));
     route.task_queued_for(Duration::from_millis(300));
-    route.task_moved(Some(TaskStatus::Working), Some(TaskStatus::Failed));
     route.task_took(Duration::from_secs(20));
     metrics.task_ended(TaskStatus::Failed, EndReason::Deadline);
     route.upstream_request(UpstreamOutcome::Answered);
@@ -82,7 +81,6 @@ fn series_carry_their_labels() {
         (r#"taskgate_request_seconds_count{route="reports",method="tools/call"}"#, 1.0),
         (r#"taskgate_tasks{route="reports",status="queued"}"#, 0.0),
         (r#"taskgate_tasks{route="reports",status="working"}"#, 0.0),
-        (r#"taskgate_tasks{route="reports",status="failed"}"#, 1.0),
         (r#"taskgate_tasks_created_total{route="reports"}"#, 1.0),
         (r#"taskgate_tasks_created_total{route="maps"}"#, 0.0),
         (r#"taskgate_tasks_ended_total{status="failed",reason="deadline"}"#, 1.0),
@@ -194,14 +192,30 @@ fn gauges_return_to_zero_with_their_guards() {
 }
 
 #[test]
-fn a_purged_task_is_in_no_status() {
+fn a_held_task_counts_where_it_stands_until_it_is_let_go() {
     let metrics = metrics();
     let route = metrics.route("reports");
-    route.task_created(TaskStatus::Working);
-    route.task_moved(Some(TaskStatus::Working), Some(TaskStatus::Completed));
-    route.task_moved(Some(TaskStatus::Completed), None);
-    for status in TaskStatus::ALL {
-        let series = format!(r#"taskgate_tasks{{route="reports",status="{}"}}"#, status.as_str());
-        assert_eq!(value(&metrics, &series), Some(0.0), "{series}");
-    }
+    let standing = || {
+        TaskStatus::ALL
+            .iter()
+            .map(|status| {
+                let series = format!(r#"taskgate_tasks{{route="reports",status="{}"}}"#, status.as_str());
+                value(&metrics, &series)
+            })
+            .collect::<Vec<_>>()
+    };
+    let (zero, one) = (Some(0.0), Some(1.0));
+    let held = route.task_held(TaskStatus::Queued);
+    assert_eq!(standing(), [one, zero, zero, None, None, None]);
+    held.stands(Some(TaskStatus::Working));
+    held.stands(Some(TaskStatus::InputRequired));
+    held.stands(Some(TaskStatus::InputRequired));
+    assert_eq!(standing(), [zero, zero, one, None, None, None]);
+    // What has ended is counted nowhere, however often that is said.
+    held.stands(Some(TaskStatus::Failed));
+    held.stands(None);
+    assert_eq!(standing(), [zero, zero, zero, None, None, None]);
+    drop(held);
+    drop(route.task_held(TaskStatus::Working));
+    assert_eq!(standing(), [zero, zero, zero, None, None, None]);
 }

@@ -114,3 +114,44 @@ async fn a_store_that_cannot_be_opened_ends_the_start() {
     }
     assert_eq!(running.client().caller("alice").open().await.delete().await, StatusCode::NO_CONTENT);
 }
+
+#[tokio::test]
+async fn what_has_ended_and_what_is_held_is_known_after_a_restart() {
+    let (folder, upstream) =
+        (tempfile::tempdir().unwrap(), Server::start_on_loopback(Options::default()).await.unwrap());
+    let is_over = async |client: &Client, gateway: &Binary| {
+        let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+        moved(client, gateway).post(ping.to_string()).await.status == StatusCode::NOT_FOUND
+    };
+    let mut gateway = Binary::start(&sections(folder.path(), &upstream)).await;
+    // Given a session that its client has ended, and one that it has not,
+    let ended = gateway.client().caller("alice").open().await;
+    let open = gateway.client().caller("alice").open().await;
+    assert_eq!(ended.delete().await, StatusCode::NO_CONTENT);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.exit().await.success());
+    // then the next process knows, however it comes to an end itself.
+    let gateway = Binary::start(&sections(folder.path(), &upstream)).await;
+    assert!(is_over(&ended, &gateway).await);
+    let client = moved(&open, &gateway);
+    let id = client.start("hold", json!({})).await;
+    within(upstream.until(|stats| stats.tool("hold").started == 1)).await;
+    killed(gateway).await;
+    let gateway = Binary::start(&sections(folder.path(), &upstream)).await;
+    assert!(is_over(&ended, &gateway).await);
+    let client = moved(&open, &gateway);
+    client.until(&id, "failed").await;
+    // What it does not hold is not counted, neither up nor down.
+    let held = within(async {
+        loop {
+            let metrics = gateway.metrics().await;
+            let held = ["queued", "working", "input_required"]
+                .map(|status| metrics.value("taskgate_tasks", &[("route", "main"), ("status", status)]));
+            if held.iter().sum::<f64>() <= 0.0 {
+                return held;
+            }
+        }
+    })
+    .await;
+    assert_eq!(held, [0.0; 3]);
+}

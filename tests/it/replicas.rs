@@ -280,7 +280,6 @@ async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
     let mut stream = client.listen().await;
     let task = client.task(&asking).await;
     assert!(task["status"] == "working" || task["status"] == "input_required", "{task}");
-    // Read on or, where it was not noted yet how far it was, run again.
     let answering = async {
         loop {
             let question = stream.until_method(ELICIT).await;
@@ -292,6 +291,9 @@ async fn a_task_outlives_its_holder_and_is_heard_of_where_its_client_is() {
         () = answering => {}
     }
     assert_eq!(text_of(&client.outcome(&asking).await), "Hello, Ann; colour: red");
+    // Both were read on: how far they were was noted with the first that was heard of them.
+    let stats = gateway.upstream.stats();
+    assert_eq!((stats.tool("ask_twice").started, stats.tool("report").started), (1, 1));
     // So is what the other call tells.
     let progress = within(async {
         loop {

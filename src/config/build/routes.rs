@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::{Builder, Callers, count};
 use crate::config::{
+    problem::Problems,
     raw,
     settings::{RouteSettings, UpstreamSettings, UpstreamTarget},
     tree::Place,
@@ -89,6 +90,25 @@ impl Builder<'_> {
         ];
         for at in OURS.map(|key| tasks.key(key)).iter().filter(|at| at.is_given()) {
             self.problems.warn(at, "means nothing with `mode: native`: the server makes the tasks");
+        }
+    }
+
+    /// Says where nothing is ever run again, whatever the file says.
+    pub(super) fn warn_forgotten(&mut self, routes: &[raw::Route], at: &Place<'_>) {
+        let warn = |problems: &mut Problems, is_given: bool, at: &Place<'_>| {
+            if is_given {
+                problems.warn(&at.key("on_lost"), "means nothing with `store.kind: memory`: tasks go with the process");
+            }
+        };
+        for (index, route) in
+            routes.iter().enumerate().filter(|(_, route)| !matches!(route.tasks.mode, raw::Mode::Native))
+        {
+            let at = at.item(index).key("tasks");
+            warn(self.problems, matches!(route.tasks.on_lost, raw::OnLost::RetryIdempotent), &at);
+            for (index, tool) in route.tasks.tools.iter().enumerate() {
+                let is_given = matches!(tool.on_lost, Some(raw::OnLost::RetryIdempotent));
+                warn(self.problems, is_given, &at.key("tools").item(index));
+            }
         }
     }
 

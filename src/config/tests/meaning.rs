@@ -313,6 +313,15 @@ fn what_is_probably_not_meant_is_a_warning() {
         warnings(&tasks_with("    mode: native\n    defer: never\n    exclusive: true\n")),
         ["8:12: routes[0].tasks.defer: means nothing with `mode: native`: the server makes the tasks"]
     );
+    let on_lost =
+        "    on_lost: retry_idempotent\n    tools: [{match: a, on_lost: retry_idempotent}, {match: b, on_lost: fail}]";
+    let nothing = "on_lost: means nothing with `store.kind: memory`: tasks go with the process";
+    assert_eq!(
+        warnings(&tasks_with(on_lost)),
+        [format!("7:14: routes[0].tasks.{nothing}"), format!("8:33: routes[0].tasks.tools[0].{nothing}")]
+    );
+    let on_disk = format!("store: {{kind: disk, path: /d}}\n{}", tasks_with(on_lost));
+    assert_eq!(warnings(&on_disk), Vec::<String>::new());
     for (sessions, warned) in [("auto", false), ("per_call", false), ("pooled", true), ("pinned", true)] {
         let route = route_with(&format!("  upstream: {{url: http://u/mcp, sessions: {sessions}}}\n"));
         let shared = warnings(&route);
@@ -421,6 +430,7 @@ route        new
   tasks      optional, deferred after 500ms; deadline 30m, questions 10m; kept 1h unless asked, 40m to 24h; polls every 1s
 
 warning      9:10: tenants.other: no caller belongs to this tenant
+warning      19:62: routes[0].tasks.tools[2].on_lost: means nothing with `store.kind: memory`: tasks go with the process
 ";
     assert_eq!(describe(&settings(&text)), expected);
 }

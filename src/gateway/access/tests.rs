@@ -87,6 +87,7 @@ impl Fixture {
         let gateway = Gateway::new(Parts {
             store: Arc::new(MemoryStore::new(clock)),
             holder: Holder::begin("test"),
+            endings: None,
             sessions: session::Config { idle: Duration::from_secs(600), max: 64 },
             sealer: Sealer::random(),
             rates: Rates::new(quota::Limits::default(), []),

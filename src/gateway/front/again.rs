@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::gateway::eras::Side;
+use crate::gateway::held::Record;
 use crate::gateway::held::stored::{StoredCall, Way};
 use crate::gateway::{Gateway, Route};
 use crate::jsonrpc::Id;
-use crate::task::Task;
 use crate::tenant::{Caller, Principal};
 
 use super::course::Course;
@@ -19,10 +19,11 @@ impl Gateway {
         self: &Arc<Self>,
         route: &Arc<Route>,
         principal: Principal,
-        task: &Arc<Task>,
+        record: &Record,
         call: &StoredCall<'_>,
         id: Option<Id>,
     ) {
+        let task = &record.task;
         let has_sessions = match call.way {
             Way::Own => call.upstream_has_sessions(),
             Way::Pooled => true,
@@ -46,6 +47,6 @@ impl Gateway {
             policy: route.tools.of(&task.tool).clone(),
             course: Course::AtOnce,
         };
-        job.hold(task, id).await;
+        job.hold(record, id).await;
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use crate::gateway::Gateway;
 use crate::gateway::eras::Side;
 use crate::gateway::exchange::Happening;
 use crate::gateway::held::stored::{Sent, StoredCall, Way};
@@ -16,7 +17,6 @@ use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::Session;
 use crate::gateway::tools::Making;
 use crate::jsonrpc::Id;
-use crate::metrics::Queued;
 use crate::task::dialect::extension;
 use crate::task::{Ending, Finish, SessionNumber, State, Task};
 
@@ -59,9 +59,9 @@ impl Job {
         })
     }
 
+    /// The record of a task that was just made.
     fn record(&self, task: &Arc<Task>) -> Record {
-        let input_timeout = self.policy.input_timeout;
-        Record { gateway: Arc::clone(&self.gateway), task: Arc::clone(task), input_timeout }
+        Record::new(Arc::clone(&self.gateway), Arc::clone(task), self.policy.input_timeout)
     }
 
     /// Hands out a task at once; the upstream is called when the tenant has a place for it.
@@ -73,13 +73,12 @@ impl Job {
             Err(kind) => return client.answer(Err(kind)).await,
         };
         let record = self.record(&task);
-        let server = self.route.eras.identity();
-        tokio::join!(self.hold(&task, Some(id)), hand_out(&record, client, server.as_deref()));
+        let (gateway, server) = (Arc::clone(&self.gateway), self.route.eras.identity());
+        tokio::join!(self.hold(&record, Some(id)), hand_out(&gateway, &task, client, server.as_deref()));
     }
 
     /// Calls the upstream for a task that has not called it, under this request id.
-    pub(super) async fn hold(mut self, task: &Arc<Task>, id: Option<Id>) {
-        let queued = (task.state == State::Queued).then(|| self.route.metrics.task_queued());
+    pub(super) async fn hold(mut self, record: &Record, id: Option<Id>) {
         let is_modern = matches!(self.side, Side::Modern(_));
         let refresh = is_modern.then(|| self.gateway.mirror_anew(&self.route, &self.params)).flatten();
         let mut draft = Draft {
@@ -91,29 +90,32 @@ impl Job {
             refresh,
         };
         // A session that was kept may be unknown to its server by now; one that was just opened is not.
-        let Some((session, mut lease)) = self.ready_for(task, queued).await else { return };
-        let held = HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None);
+        let Some((session, mut lease)) = self.ready_for(record).await else { return };
+        let held = HeldCall::new(record.copy(), Arc::clone(&self.route), session, draft);
         match held.run_or_return().await {
             Some(again) => draft = again,
-            None => return give_back(&self, task, lease).await,
+            None => return give_back(&self, &record.task, lease).await,
         }
         lease.iter_mut().for_each(Lease::spoil);
         drop(lease);
         self.gateway.pool.forget_idle(&self.route);
-        let Some((session, lease)) = self.ready_for(task, None).await else { return };
-        HeldCall::new(self.record(task), Arc::clone(&self.route), session, draft, None).run().await;
-        give_back(&self, task, lease).await;
+        let Some((session, lease)) = self.ready_for(record).await else { return };
+        HeldCall::new(record.copy(), Arc::clone(&self.route), session, draft).run().await;
+        give_back(&self, &record.task, lease).await;
     }
 
     /// A conversation for a task that has its place; `None` when it has ended first, or does now.
-    async fn ready_for(&self, task: &Arc<Task>, queued: Option<Queued>) -> Option<(Arc<Session>, Option<Lease>)> {
+    async fn ready_for(&self, record: &Record) -> Option<(Arc<Session>, Option<Lease>)> {
+        let task = &record.task;
         let gateway = Arc::clone(&self.gateway);
         let deadline = gateway.clock.instant(task.deadline);
         let is_others = |now: &Task| now.epoch != task.epoch;
         let conversation = async {
             let is_due = |now: &Task| now.state != State::Queued || is_others(now);
             let started = gateway.ledger.wait(&task.owner, task.id, is_due).await;
-            drop(queued);
+            if let Ok(now) = &started {
+                record.stands(now.as_deref());
+            }
             match started {
                 Ok(Some(task)) if !task.state.is_ended() && !is_others(&task) => Some(self.conversation(None).await),
                 Ok(_) => None,
@@ -130,23 +132,10 @@ impl Job {
         match conversation? {
             Ok(ready) => Some(ready),
             Err(kind) => {
-                self.fail(task, &kind).await;
+                fail(record, &kind).await;
                 None
             }
         }
-    }
-
-    /// Ends a task whose call could not be sent.
-    async fn fail(&self, task: &Arc<Task>, kind: &Kind) {
-        let finish = match kind {
-            Kind::Fault(fault) => failed(*fault),
-            other => {
-                let error = other.to_error();
-                Finish::errored(UPSTREAM_ERROR, error.to_json().into(), Some(error.message.into()))
-            }
-        };
-        // An end that came first stands.
-        let _is_this: bool = self.record(task).end(finish).await;
     }
 }
 
@@ -170,18 +159,29 @@ impl Talk<'_> {
         // From here on the exchange alone sends the call.
         (self.job.params, self.job.headers) = (String::new(), HeaderMap::new());
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
-        let record = self.job.record(&task);
         let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());
         let server = self.job.route.eras.identity();
-        tokio::join!(held.run(), hand_out(&record, client, server.as_deref()));
+        tokio::join!(held.run(), hand_out(&self.job.gateway, &task, client, server.as_deref()));
         give_back(self.job, &task, self.lease.take()).await;
         None
     }
 }
 
+/// Ends a task whose call could not be sent.
+async fn fail(record: &Record, kind: &Kind) {
+    let finish = match kind {
+        Kind::Fault(fault) => failed(*fault),
+        other => {
+            let error = other.to_error();
+            Finish::errored(UPSTREAM_ERROR, error.to_json().into(), Some(error.message.into()))
+        }
+    };
+    // An end that came first stands.
+    let _is_this: bool = record.end(finish).await;
+}
+
 /// Gives the client its task. One that does not get it has cancelled: the job that holds the call sees that in the record.
-async fn hand_out(record: &Record, client: Client, server: Option<&str>) {
-    let Record { gateway, task, .. } = record;
+async fn hand_out(gateway: &Gateway, task: &Task, client: Client, server: Option<&str>) {
     let handle = extension::create_result(task, server);
     let is_taken = tokio::select! {
         is_taken = client.deliver(&handle) => is_taken,

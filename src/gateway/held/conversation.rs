@@ -85,7 +85,13 @@ impl<'a> Conversation<'a> {
             Happening::Undeclared { .. } => {}
             Happening::Withdrawn(id) => self.withdrawn(id).await,
             Happening::Settled(upstream_id) => return self.settled(upstream_id).await,
-            Happening::Moved(trace) => self.moved = Some(trace),
+            Happening::Moved(trace) => {
+                self.moved = Some(trace);
+                // Not by the timer: a holder that dies within its tick would leave nothing to take up.
+                if self.note_at().is_some_and(|at| at <= Instant::now()) {
+                    self.note_moved().await;
+                }
+            }
             Happening::Ended(end) => return Some(End::Call(end)),
         }
         None

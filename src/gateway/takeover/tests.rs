@@ -27,6 +27,15 @@ fn counted(replica: &process::Replica, how: &str) -> bool {
     replica.metrics.encode().contains(&line)
 }
 
+/// How many tasks a process holds, queued, working and asking.
+fn held(replica: &process::Replica) -> [Option<i64>; 3] {
+    let text = replica.metrics.encode();
+    ["queued", "working", "input_required"].map(|status| {
+        let series = format!("taskgate_tasks{{route=\"r\",status=\"{status}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&*series)?.parse().ok())
+    })
+}
+
 #[track_caller]
 fn assert_lost(task: &Value, reason: &str) {
     assert_eq!(task["error"]["data"]["reason"], reason, "{task}");
@@ -42,8 +51,10 @@ async fn an_answer_is_read_on_and_the_holder_that_wakes_up_says_nothing() {
         world.upstream.release();
         world.store.noted_event().await;
         let frozen = first.freeze().await;
+        assert_eq!((held(&first), held(&second)), ([Some(0), Some(1), Some(0)], [Some(0); 3]));
         assert_eq!(second.take_up(&first).await, 1);
         world.upstream.until(|stats| stats.resumed == 1).await;
+        assert_eq!(held(&second), [Some(0), Some(1), Some(0)]);
         world.upstream.release();
         world.upstream.release();
         let task = second.until(&id, "completed").await;
@@ -53,6 +64,8 @@ async fn an_answer_is_read_on_and_the_holder_that_wakes_up_says_nothing() {
         first.gateway.calls_over().await;
         second.gateway.calls_over().await;
         assert_eq!(second.until(&id, "completed").await, task);
+        // Whoever loses a task holds it no more, and whoever ends it neither.
+        assert_eq!((held(&first), held(&second)), ([Some(0); 3], [Some(0); 3]), "{client:?}");
         let stats = world.upstream.stats();
         assert_eq!((stats.tool("report").started, stats.cancelled.len()), (1, 0), "{client:?}");
         assert!(counted(&second, "resumed"));

@@ -8,7 +8,9 @@ mod file;
 mod format;
 mod halt;
 mod reads;
+mod sessions;
 mod tables;
+mod unreadable;
 mod writer;
 
 use std::path::Path;

@@ -112,7 +112,9 @@ impl Store for RedisStore {
         let (of, limit) = (keys::owner(owner), limit.to_string());
         let args: [&[u8]; 4] = [of.as_bytes(), limit.as_bytes(), at.as_bytes(), id.as_bytes()];
         let page = self.inner.of_tenant(&self.inner.scripts.list, &keys::tenant(&owner.tenant), &args).await?;
-        Parts::of(page, "a page")?.rest().map(|row| Row::read(row)?.task().map(Arc::new)).collect()
+        // One that can't be read does not hide the others.
+        let tasks = Parts::of(page, "a page")?.rest().filter_map(|row| Row::read(row).and_then(Row::task).ok());
+        Ok(tasks.map(Arc::new).collect())
     }
 
     async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
@@ -392,6 +394,7 @@ impl Inner {
             let mut parts = Parts::of(self.of_tenant(&self.scripts.take_over, &tenant, &args).await?, "a takeover")?;
             let before = orphans.len();
             for taken in Parts::of(parts.value(), "orphans")?.rest() {
+<<<<<<< HEAD
                 match orphan(taken) {
                     Ok(orphan) => orphans.push(orphan),
                     Err(error) => {
@@ -399,6 +402,13 @@ impl Inner {
                             error = &error as &dyn std::error::Error,
                             "a record that was taken over can't be read"
                         );
+=======
+                // It has this holder already, as the others have.
+                match orphan(taken) {
+                    Ok(orphan) => orphans.push(orphan),
+                    Err(error) => {
+                        tracing::error!(error = &error as &dyn std::error::Error, "a task can't be taken over");
+>>>>>>> disk
                     }
                 }
             }

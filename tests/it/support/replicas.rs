@@ -65,7 +65,8 @@ impl Replica {
             *note.lock().unwrap() = Some((Arc::clone(&neighbour), address));
             neighbour as Arc<dyn Replicas>
         };
-        let keeping = Keeping { store: Arc::clone(&common.store) as _, holder, join: Some(Box::new(join)) };
+        let keeping =
+            Keeping { store: Arc::clone(&common.store) as _, holder, endings: None, join: Some(Box::new(join)) };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let timing = Timing { threads: 0, ..timing };
         let app = runtime.spawn(async move { App::start_keeping(&settings, timing, keeping).await.unwrap() });

@@ -87,6 +87,7 @@ impl World {
         let gateway = Gateway::new(Parts {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             holder: holder.clone(),
+            endings: None,
             sessions: session::Config { idle: Duration::from_secs(600), max: 64 },
             sealer: Sealer::new([7; 32], []),
             rates: Rates::new(quota::Limits::default(), []),

@@ -11,7 +11,8 @@ use super::super::counting::{admit, outcome_bytes};
 use super::super::creates::Buckets;
 use super::super::{Limits, Orphan, Purged, Quota, StoreError};
 use super::halt::Halt;
-use super::tables::{Row, Tables, Told, head, may_run, record, tenant_key};
+use super::sessions::forget_ended;
+use super::tables::{Row, Tables, Told, head, may_run, readable, tenant_key};
 use crate::clock::Timestamp;
 use crate::task::state::State;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
@@ -170,13 +171,18 @@ impl Change for Purge {
 
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Purged, Halt> {
         let expired = tables.expiries.range(..=(self.now.as_millis(), Row::MAX))?.take(self.at_most);
-        let rows = expired.map(|entry| Ok(entry?.0.value().1)).collect::<Result<Vec<Row>, redb::StorageError>>()?;
-        let mut tasks = Vec::with_capacity(rows.len());
-        for row in rows {
-            let task = record(&tables.records, row)?;
+        let keys =
+            expired.map(|entry| Ok(entry?.0.value())).collect::<Result<Vec<(u64, Row)>, redb::StorageError>>()?;
+        let mut tasks = Vec::with_capacity(keys.len());
+        for (expiry, row) in keys {
+            let Some(task) = readable(&tables.records, row)? else {
+                tracing::error!(row, "an expired record can't be read and is removed");
+                tables.remove_unreadable(row, expiry)?;
+                continue;
+            };
             let tenant = tenant_key(&task.owner.tenant);
-            let outcome = tables.outcomes.get(row)?.map(|outcome| head(outcome.value()).map(|(_, length, _)| length));
-            let length = outcome.transpose()?.unwrap_or(0);
+            let outcome = tables.outcomes.get(row)?;
+            let length = outcome.and_then(|outcome| Some(head(outcome.value()).ok()?.1)).unwrap_or(0);
             let before = tables.counters(&tenant)?;
             let mut counters = before;
             counters.leave(&task);
@@ -188,6 +194,7 @@ impl Change for Purge {
             tables.count(&tenant, before, counters)?;
             tasks.push(Arc::new(task));
         }
+        forget_ended(tables, self.now, self.at_most)?;
         let next = tables.expiries.first()?.map(|(key, _)| Timestamp::from_millis(key.value().0));
         Ok(Purged { tasks, next })
     }
@@ -247,11 +254,18 @@ impl Change for TakeOver {
 
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Vec<Orphan>, Halt> {
         let from = self.from.as_str();
-        let theirs = tables.held.range((from, 0)..=(from, Row::MAX))?.take(self.at_most);
-        let rows = theirs.map(|entry| Ok(entry?.0.value().1)).collect::<Result<Vec<Row>, redb::StorageError>>()?;
-        let mut orphans = Vec::with_capacity(rows.len());
-        for row in rows {
-            let before = record(&tables.records, row)?;
+        let (mut orphans, mut from_row) = (Vec::new(), 0);
+        while orphans.len() < self.at_most {
+            let next = tables.held.range((from, from_row)..=(from, Row::MAX))?.next().transpose()?;
+            let Some(row) = next.map(|(key, _)| key.value().1) else { break };
+            from_row = row + 1;
+            let Some(before) = readable(&tables.records, row)? else {
+                tracing::error!(row, "a task can't be taken over: its record can't be read");
+                // Or whoever takes over would never be done with this holder.
+                tables.held.remove((from, row))?;
+                tables.held.insert((self.by.as_str(), row), ())?;
+                continue;
+            };
             let (epoch, version) = (before.epoch + 1, before.version + 1);
             let task = Arc::new(Task { holder: self.by.clone(), epoch, version, ..before });
             tables.write(row, &task)?;

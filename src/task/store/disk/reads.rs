@@ -92,8 +92,10 @@ pub(super) fn list(
         if after.is_some() && *key.value() == last {
             continue;
         }
-        let task = tables::record(&records, row.value())?;
-        if task.expires_at() > now && *task.owner == *owner {
+        // One that can't be read, or that was and whose row is another's by now, does not hide the others.
+        let Some(task) = tables::readable(&records, row.value())? else { continue };
+        let is_it = owned_key(&digest, Position::of(&task)) == *key.value();
+        if is_it && task.expires_at() > now && *task.owner == *owner {
             page.push(Arc::new(task));
         }
     }

@@ -11,7 +11,7 @@ use super::super::{Limits, Position, Usage};
 use super::halt::Halt;
 use crate::clock::Timestamp;
 use crate::task::state::{Event, State};
-use crate::task::{Outcome, Owner, Task, TaskId, codec};
+use crate::task::{Outcome, Owner, SessionNumber, Task, TaskId, codec};
 
 /// Where a record is.
 pub(super) type Row = u64;
@@ -46,6 +46,12 @@ pub(super) const TENANTS: TableDefinition<'static, &[u8; 16], (u64, u64, u64, u6
     TableDefinition::new("tenants");
 /// Unfinished tasks by holder.
 pub(super) const HELD: TableDefinition<'static, (&str, Row), ()> = TableDefinition::new("held");
+
+/// Sessions that have ended, and until when that is kept, in milliseconds.
+pub(super) const ENDED: TableDefinition<'static, SessionNumber, u64> = TableDefinition::new("ended sessions");
+/// The same by time.
+pub(super) const ENDED_UNTIL: TableDefinition<'static, (u64, SessionNumber), ()> =
+    TableDefinition::new("ended sessions by time");
 
 /// The largest outcome that lies beside its length, and the largest piece of one: with what the page needs for itself it
 /// fills a power of two.
@@ -101,7 +107,9 @@ pub(super) fn find(
     id: TaskId,
 ) -> Result<Option<(Row, Task)>, Halt> {
     let Some(row) = lookup.get(&lookup_key(&owner_key(owner), id))?.map(|row| row.value()) else { return Ok(None) };
-    let task = record(records, row)?;
+    // What names a record that could not be read outlives it.
+    let Some(text) = records.get(row)? else { return Ok(None) };
+    let task = codec::decode(text.value())?;
     // Digests that are cut could meet.
     Ok((*task.owner == *owner && task.id == id).then_some((row, task)))
 }
@@ -110,6 +118,15 @@ pub(super) fn find(
 pub(super) fn record(records: &impl ReadableTable<Row, &'static [u8]>, row: Row) -> Result<Task, Halt> {
     let text = records.get(row)?.ok_or_else(|| Halt::inconsistent("a record is missing"))?;
     Ok(codec::decode(text.value())?)
+}
+
+/// The same where the others of its kind are not to stop for one that can't be read: that is `None`.
+pub(super) fn readable(records: &impl ReadableTable<Row, &'static [u8]>, row: Row) -> Result<Option<Task>, Halt> {
+    match record(records, row) {
+        Ok(task) => Ok(Some(task)),
+        Err(Halt::Refused(_)) => Ok(None),
+        Err(broken @ Halt::Broken(_)) => Err(broken),
+    }
 }
 
 /// The kind and the whole length of an outcome, and its text where that is small.
@@ -186,6 +203,8 @@ pub(super) struct Tables<'t> {
     pub(super) queues: Table<'t, (&'static [u8; 16], Row), ()>,
     pub(super) tenants: Table<'t, &'static [u8; 16], (u64, u64, u64, u64, u64)>,
     pub(super) held: Table<'t, (&'static str, Row), ()>,
+    pub(super) ended: Table<'t, SessionNumber, u64>,
+    pub(super) ended_until: Table<'t, (u64, SessionNumber), ()>,
     pub(super) told: Vec<Told>,
     /// How many more bytes are kept than before.
     pub(super) bytes: i64,
@@ -209,6 +228,8 @@ impl<'t> Tables<'t> {
             queues: transaction.open_table(QUEUES)?,
             tenants: transaction.open_table(TENANTS)?,
             held: transaction.open_table(HELD)?,
+            ended: transaction.open_table(ENDED)?,
+            ended_until: transaction.open_table(ENDED_UNTIL)?,
             told: Vec::new(),
             bytes: 0,
         })
@@ -313,7 +334,12 @@ impl<'t> Tables<'t> {
             let first = self.queues.range((tenant, 0)..=(tenant, Row::MAX))?.next().transpose()?;
             let Some(row) = first.map(|(key, _)| key.value().1) else { break };
             self.queues.remove((tenant, row))?;
-            let mut task = record(&self.records, row)?;
+            let Some(mut task) = readable(&self.records, row)? else {
+                // It never runs, so that it needs neither a place nor a holder.
+                counters.usage.queued = counters.usage.queued.saturating_sub(1);
+                self.let_go(row)?;
+                continue;
+            };
             // The time is that of a question, which starting never asks.
             let Ok(held) = task.state.clone().apply(Event::Start, task.updated_at) else { continue };
             counters.leave(&task);

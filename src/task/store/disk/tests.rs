@@ -3,8 +3,10 @@
 mod media;
 mod opening;
 mod power;
+mod sessions;
 mod size;
 mod trouble;
+mod unreadable;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
