@@ -14,7 +14,7 @@ use http::HeaderMap;
 use crate::jsonrpc::Id;
 use crate::metrics::HeldTask;
 use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, Finish, State, Task};
+use crate::task::{ApplyError, Event, Finish, State, StoreError, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
@@ -171,15 +171,10 @@ impl HeldCall {
         let Record { gateway, task, .. } = &self.record;
         let deadline = gateway.clock.instant(task.deadline);
         let kill = gateway.kill.clone();
-        let watch = gateway.ledger.watch(&task.owner, task.id).await;
-        let given_up = match watch {
-            Ok(Some(watch)) => tokio::select! {
-                end = self.conduct(watch) => Ok(end),
-                () = tokio::time::sleep_until(deadline) => Err(None),
-                () = kill.cancelled() => Err(Some(Fault::Shutdown)),
-            },
-            Ok(None) => Ok(End::Over),
-            Err(_) => Err(Some(Fault::Store)),
+        let given_up = tokio::select! {
+            end = self.conduct() => Ok(end),
+            () = tokio::time::sleep_until(deadline) => Err(None),
+            () = kill.cancelled() => Err(Some(Fault::Shutdown)),
         };
         let started = self.exchange.is_some();
         let end = match given_up {
@@ -216,7 +211,8 @@ impl HeldCall {
     }
 
     /// Waits for the places, sends the call and reads to the end.
-    async fn conduct(&mut self, mut watch: Watch) -> End {
+    async fn conduct(&mut self) -> End {
+        let Some(mut watch) = self.record.watch().await else { return End::Over };
         if let Some(draft) = self.draft.take() {
             if !self.record.has_started(&mut watch).await {
                 return End::Over;
@@ -342,11 +338,37 @@ impl Record {
     /// The record as it is now.
     async fn current(&self) -> Result<Option<Arc<Task>>, ()> {
         let Self { gateway, task, .. } = self;
-        let now = gateway.ledger.get(&task.owner, task.id).await.map_err(|error| {
-            tracing::warn!(error = %Chain(&error), task = %task.id, "a running task can't be read");
-        })?;
+        let now = gateway.ledger.get(&task.owner, task.id).await.map_err(|error| self.tell_failure(&error))?;
         self.stands(now.as_deref());
         Ok(now)
+    }
+
+    /// Tells of changes of the record; `None` when that is gone. A store that is away when a call begins costs no call: it
+    /// is asked until it is back.
+    async fn watch(&self) -> Option<Watch> {
+        loop {
+            match self.gateway.ledger.watch(&self.task.owner, self.task.id).await {
+                Ok(watch) => return watch,
+                Err(error) => self.tell_failure(&error),
+            }
+            tokio::time::sleep(READ_AGAIN).await;
+        }
+    }
+
+    /// Every call that is held meets a store that is away, again and again: it is told once.
+    fn tell_failure(&self, error: &StoreError) {
+        let task = self.task.id;
+        if self.gateway.ledger.note_failure() {
+            tracing::error!(error = %Chain(error), %task, "the store fails calls under way: they go on, and their ends wait for it");
+        } else {
+            tracing::debug!(error = %Chain(error), %task, "the store failed a call under way");
+        }
+    }
+
+    fn tell_success(&self) {
+        if self.gateway.ledger.note_success() {
+            tracing::info!("the store serves calls under way again");
+        }
     }
 
     /// Counts the task where it stands now. The metrics tell of it as the job of its call knows it, whoever changes it.
@@ -407,7 +429,7 @@ impl Record {
                 Ok(None) => return false,
                 Err(error) => {
                     failed = true;
-                    tracing::warn!(error = %Chain(&error), "a queued task can't be read");
+                    self.tell_failure(&error);
                 }
             }
             tokio::select! {
@@ -474,12 +496,15 @@ impl Record {
         let mut pause = WRITE_AGAIN;
         loop {
             let error = match self.gateway.end_held(&self.task, finish.clone()).await {
-                Ok(_) => return Written::Done,
+                Ok(_) => {
+                    self.tell_success();
+                    return Written::Done;
+                }
                 Err(ApplyError::NotFound | ApplyError::Refused { .. }) => return Written::TooLate,
                 Err(ApplyError::Fenced) => return Written::Fenced,
                 Err(ApplyError::Store(error)) => error,
             };
-            tracing::error!(error = %Chain(&error), task = %self.task.id, "an end could not be stored");
+            self.tell_failure(&error);
             if !self.is_shared() {
                 return Written::Lost;
             }

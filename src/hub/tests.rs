@@ -1,6 +1,8 @@
 //! The connection, against a real server.
 
+pub(crate) mod cluster;
 pub(crate) mod proxy;
+pub(crate) mod sentinel;
 pub(crate) mod server;
 
 use super::*;

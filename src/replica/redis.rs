@@ -153,17 +153,29 @@ impl Subscribers {
 mod tests {
     use super::super::contract::each_contract_test;
     use super::*;
+    use crate::hub::tests::cluster;
     use crate::hub::tests::server::{self, PATIENCE};
     use crate::jobs::Jobs;
 
+    fn join(url: &str, prefix: &str, jobs: &Jobs, me: Holder, at: (Option<SocketAddr>, Duration)) -> RedisReplicas {
+        let hub = server::connected_as(url, prefix, jobs);
+        let joined = RedisReplicas::join(hub.clone(), me, at.0, at.1);
+        let arrived = hub.arrives(PATIENCE);
+        assert!(tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(arrived)));
+        joined
+    }
+
     each_contract_test!({
         let (Some(url), prefix, jobs) = (server::shared_url(), server::prefix(), Jobs::default()) else { return };
-        move |me, address, lease| {
-            let hub = server::connected_as(&url, &prefix, &jobs);
-            let joined = RedisReplicas::join(hub.clone(), me, address, lease);
-            let arrived = hub.arrives(PATIENCE);
-            assert!(tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(arrived)));
-            joined
-        }
+        move |me, address, lease| join(&url, &prefix, &jobs, me, (address, lease))
     });
+
+    mod on_a_cluster {
+        use super::*;
+
+        each_contract_test!({
+            let (Some(url), prefix, jobs) = (cluster::shared_url(), server::prefix(), Jobs::default()) else { return };
+            move |me, address, lease| join(&url, &prefix, &jobs, me, (address, lease))
+        });
+    }
 }

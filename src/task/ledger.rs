@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -34,6 +34,8 @@ struct Inner {
     /// When the earliest known record expires, in milliseconds; the sweeper sleeps until then.
     earliest: AtomicU64,
     earlier: Notify,
+    /// The store failed the last call under way that needed it.
+    is_failing: AtomicBool,
 }
 
 /// Is told each change of a status, after it was written. Called in line, so it must not block.
@@ -145,13 +147,35 @@ impl Ledger {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, holder: Holder, clock: Clock, observer: Observer) -> Self {
         let earliest = AtomicU64::new(u64::MAX);
-        Self { inner: Arc::new(Inner { store, clock, holder, observer, earliest, earlier: Notify::new() }) }
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                clock,
+                holder,
+                observer,
+                earliest,
+                earlier: Notify::new(),
+                is_failing: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// Whether calls can be taken up by others, so that they must be told what they need.
     #[must_use]
     pub fn outlives_holders(&self) -> bool {
         self.inner.store.outlives_holders()
+    }
+
+    /// Notes that the store failed a call under way, and says whether that is news.
+    #[must_use]
+    pub fn note_failure(&self) -> bool {
+        !self.inner.is_failing.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that the store served a call under way, and says whether it had failed one.
+    #[must_use]
+    pub fn note_success(&self) -> bool {
+        self.inner.is_failing.load(Ordering::Relaxed) && self.inner.is_failing.swap(false, Ordering::Relaxed)
     }
 
     /// Everybody who holds an unfinished task, this process left out.

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures_util::future::join;
-use redis::Value;
+use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
 use super::counting::question_bytes;
 use super::{Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
-use crate::hub::{Hub, Script};
+use crate::hub::{Hub, HubError, Script};
 use crate::jobs::Jobs;
 use crate::task::state::State;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId, codec};
@@ -36,6 +36,9 @@ use watches::{News, Watches};
 const LAST: u64 = 900_000_000_000_000;
 /// So many tenants are taken at once, to purge them.
 const TENANTS: &[u8] = b"16";
+
+/// So many creations in doubt are remembered; more than are under way at once where connections are bounded as by default.
+const MOST_DOUBTFUL: usize = 65_536;
 
 /// Keeps tasks in a server that replicas share.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ struct Inner {
     watches: Arc<Watches>,
     /// Tenants whose bytes have changed, with what they are, until that is summed up.
     changed_sizes: Mutex<HashMap<String, u64>>,
+    /// Creations that failed, though they may have been carried out or still will be, until they are taken back.
+    doubtful: Mutex<Vec<(Arc<Owner>, TaskId)>>,
     bytes: AtomicU64,
 }
 
@@ -70,6 +75,7 @@ impl RedisStore {
             scripts: Scripts::new(),
             watches,
             changed_sizes: Mutex::default(),
+            doubtful: Mutex::default(),
             bytes: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
@@ -203,16 +209,21 @@ impl Inner {
         let (interval, burst) = rate.unwrap_or_default();
         args.extend([draft.unwrap_or_default(), &interval, &burst].map(str::as_bytes));
         let creating = self.of_tenant(&self.scripts.create, &tenant, &args);
-        let indexing = self.index(&tenant, &task.holder, Some((&expiry, &sent)));
-        let made = if self.hub.is_ordered() {
+        let indexing = || self.index(&tenant, &task.holder, Some((&expiry, &sent)));
+        // Also where whoever wants the task goes away meanwhile.
+        let mut doubt = Doubt { inner: self, owner: Arc::clone(&task.owner), id: task.id, is_over: false };
+        let (made, indexed) = if self.hub.is_ordered() {
             // Sent together, carried out one after the other.
-            let (made, indexed) = join(creating, indexing).await;
-            indexed.and(made)?
+            join(creating, indexing()).await
         } else {
-            let made = creating.await?;
-            indexing.await?;
-            made
+            match creating.await {
+                Ok(made) => (Ok(made), indexing().await),
+                failed => (failed, Ok(())),
+            }
         };
+        doubt.is_over = made.as_ref().map_or_else(is_certain, |_| indexed.is_ok());
+        drop(doubt);
+        let made = indexed.and(made)?;
         let mut parts = Parts::of(made, "a creation")?;
         match parts.next::<String>()?.as_str() {
             "made" => Ok(Arc::new(Row::read(parts.value())?.over(task))),
@@ -394,21 +405,11 @@ impl Inner {
             let mut parts = Parts::of(self.of_tenant(&self.scripts.take_over, &tenant, &args).await?, "a takeover")?;
             let before = orphans.len();
             for taken in Parts::of(parts.value(), "orphans")?.rest() {
-<<<<<<< HEAD
-                match orphan(taken) {
-                    Ok(orphan) => orphans.push(orphan),
-                    Err(error) => {
-                        tracing::error!(
-                            error = &error as &dyn std::error::Error,
-                            "a record that was taken over can't be read"
-                        );
-=======
                 // It has this holder already, as the others have.
                 match orphan(taken) {
                     Ok(orphan) => orphans.push(orphan),
                     Err(error) => {
                         tracing::error!(error = &error as &dyn std::error::Error, "a task can't be taken over");
->>>>>>> disk
                     }
                 }
             }
@@ -424,6 +425,34 @@ impl Inner {
 
     fn note_size(&self, tenant: String, bytes: u64) {
         jobs::lock(&self.changed_sizes).insert(tenant, bytes);
+    }
+}
+
+/// A creation of which nobody knows whether it was carried out, or still will be. Unless that is over, it is taken back,
+/// since nobody would hold its call.
+struct Doubt<'a> {
+    inner: &'a Inner,
+    owner: Arc<Owner>,
+    id: TaskId,
+    is_over: bool,
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        let mut doubtful = jobs::lock(&self.inner.doubtful);
+        if !self.is_over && doubtful.len() < MOST_DOUBTFUL {
+            doubtful.push((Arc::clone(&self.owner), self.id));
+        }
+    }
+}
+
+/// Whether what failed so was not carried out, and won't be.
+fn is_certain(error: &StoreError) -> bool {
+    let StoreError::Unavailable(source) = error else { return true };
+    match source.downcast_ref() {
+        Some(HubError::Late | HubError::Unreadable(_)) => false,
+        Some(HubError::Failed(error)) => matches!(error.kind(), ErrorKind::Server(_)) || error.code().is_some(),
+        Some(HubError::Away) | None => true,
     }
 }
 

@@ -2,7 +2,7 @@
 -- draft, interval in nanoseconds and burst of creations.
 local id, owner, holder = ARGV[1], ARGV[2], ARGV[4]
 local record = T .. 't:' .. id
-if redis.call('EXISTS', record) == 1 then return {'conflict'} end
+if redis.call('EXISTS', record, T .. 'n:' .. id) > 0 then return {'conflict'} end
 redis.call('HSET', C, 'limit', ARGV[9])
 keep(C, now)
 promote()

@@ -37,6 +37,7 @@ impl Inner {
                 () = renewals.next() => {}
                 () = tokio::time::sleep(LOOK) => {}
             }
+            self.take_back().await;
             let watched = self.watches.all();
             for some in watched.chunks(TOGETHER) {
                 let looks = some.iter().map(|(id, owner)| self.look_at(owner, *id));
@@ -46,6 +47,22 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Takes creations back that nobody knows of. What fails is tried again at the next look.
+    async fn take_back(&self) {
+        let mut doubtful = std::mem::take(&mut *lock(&self.doubtful));
+        while !doubtful.is_empty() {
+            let some = doubtful.split_off(doubtful.len().saturating_sub(TOGETHER));
+            let taking = some.iter().map(|(owner, id)| self.of_task(&self.scripts.take_back, owner, *id, &[]));
+            let taken = join_all(taking).await;
+            let before = doubtful.len();
+            doubtful.extend(some.into_iter().zip(taken).filter(|(_, taken)| taken.is_err()).map(|(one, _)| one));
+            if doubtful.len() > before {
+                break;
+            }
+        }
+        lock(&self.doubtful).append(&mut doubtful);
     }
 
     async fn look_at(&self, owner: &Owner, id: TaskId) -> Result<(), StoreError> {

@@ -8,6 +8,7 @@
 --             c created, u updated, d deadline, x expiry, o owner, k the kind of its outcome,
 --             n that was handed out
 --   r:ID, d:ID, l:ID        outcome, draft, trail
+--   n:ID      a creation that was taken back, so that it is not carried out late
 -- Times are milliseconds of the server. What depends on them is decided here.
 local C = KEYS[1]
 local T = string.sub(C, 1, -2)

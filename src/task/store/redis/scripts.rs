@@ -6,6 +6,7 @@ use crate::hub::Script;
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) create: Script,
+    pub(super) take_back: Script,
     pub(super) read: Script,
     pub(super) peek: Script,
     pub(super) outcome: Script,
@@ -29,6 +30,7 @@ impl Scripts {
         let of_tenant = |body| Script::new(&[include_str!("lib.lua"), body]);
         Self {
             create: of_tenant(include_str!("create.lua")),
+            take_back: of_tenant(include_str!("take_back.lua")),
             read: of_tenant(include_str!("read.lua")),
             peek: of_tenant(include_str!("peek.lua")),
             outcome: of_tenant(include_str!("outcome.lua")),

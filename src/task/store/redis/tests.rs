@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use super::*;
+use crate::hub::tests::cluster;
 use crate::hub::tests::proxy::{Proxy, Weather};
+use crate::hub::tests::sentinel::Watched;
 use crate::hub::tests::server::{self, PATIENCE, Server};
 use crate::task::state::{Ending, Event};
 use crate::task::store::contract::each_contract_test;
@@ -13,6 +15,16 @@ each_contract_test!({
     let Some(url) = server::shared_url() else { return };
     Arc::new(store(&url, &server::prefix(), Clock::system(), &Jobs::default()).await) as Arc<dyn Store>
 });
+
+/// What spans tenants, and so nodes, is the same there.
+mod on_a_cluster {
+    use super::*;
+
+    each_contract_test!({
+        let Some(url) = cluster::shared_url() else { return };
+        Arc::new(store(&url, &server::prefix(), Clock::system(), &Jobs::default()).await) as Arc<dyn Store>
+    });
+}
 
 const HOUR: Duration = Duration::from_secs(3600);
 const LIMITS: Limits =
@@ -220,6 +232,49 @@ async fn a_server_that_hangs_or_starts_again_is_found_again() {
     store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_that_was_refused_leaves_nothing() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&server.url(), "taskgate", clock, &jobs).await;
+    let (late, mut renewals) = (task("acme", clock, HOUR), store.inner.hub.renewals());
+    let (owner, id) = (Arc::clone(&late.owner), late.id);
+    // Given a server that reads a creation only when its caller has given up,
+    server.signal("STOP");
+    assert!(matches!(store.create(late.clone(), None, &LIMITS).await, Err(StoreError::Unavailable(_))));
+    server.signal("CONT");
+    renewals.next().await;
+    // then it is taken back, whether it was carried out or not,
+    let mark = format!("{{taskgate:{}}}:n:{id}", keys::tenant("acme"));
+    while store.inner.hub.run(redis::cmd("EXISTS").arg(&mark)).await.unwrap() == Value::Int(0) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(store.read(&owner, id).await.unwrap().is_none());
+    assert_eq!(store.usage("acme").await.unwrap(), Usage { running: 0, queued: 0, kept: 0, kept_bytes: 0 });
+    // and one that comes after that is refused.
+    assert!(matches!(store.create(late, None, &LIMITS).await, Err(StoreError::Conflict)));
+    assert_eq!(store.usage("acme").await.unwrap().kept, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promotion_is_followed() {
+    let Some(watched) = Watched::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&watched.url(), "taskgate", clock, &jobs).await;
+    let made = store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
+    watched.until_the_replica_has_all();
+    let mut renewals = store.inner.hub.renewals();
+    watched.kill_the_primary();
+    // Given another primary, when it has been found, then the task is there and its watch goes on.
+    renewals.next().await;
+    let read = store.read(&made.owner, made.id).await.unwrap().unwrap();
+    let second = store.replace(Task::clone(&read), None).await.unwrap();
+    assert!(watch.changed().await);
+    assert_eq!(watch.version(), second.version);
+    store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+}
+
 /// What docs/stores.md says is enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rights_are_enough() {
@@ -256,5 +311,5 @@ async fn the_documented_rights_are_enough() {
     hub.run(redis::cmd("EXISTS").arg("taskgate:ended:7")).await.unwrap();
     hub.publish("taskgate:bus", b"x").await.unwrap();
     hub.run(redis::cmd("INFO").arg("memory")).await.unwrap();
-    assert!(matches!(hub.run(redis::cmd("GET").arg("other")).await, Err(crate::hub::HubError::Failed(_))));
+    assert!(matches!(hub.run(redis::cmd("GET").arg("other")).await, Err(HubError::Failed(_))));
 }
