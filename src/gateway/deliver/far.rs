@@ -144,3 +144,6 @@ impl HeldHere {
         self.0.iter().map(|held| (*held.key(), Arc::clone(held.value()))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -240,3 +240,6 @@ async fn heard(incoming: &mut mpsc::Receiver<Bytes>) -> Bytes {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;
