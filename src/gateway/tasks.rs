@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -26,6 +27,8 @@ use super::{Gateway, Request, Route, owner};
 
 /// Tasks on one page of `tasks/list`.
 const PAGE: usize = 50;
+/// How soon a task is read again that could not be read.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 64;
 /// How soon a client that lost a stream should come back, in milliseconds.
@@ -272,7 +275,15 @@ impl ResultJob {
         // Watched before it is read: a change in between wakes the wait below.
         let Some(mut watch) = gateway.ledger.watch(owner, *task).await? else { return Ok(None) };
         loop {
-            let Some(task) = gateway.ledger.get(owner, *task).await? else { return Ok(None) };
+            let found = match gateway.ledger.get(owner, *task).await {
+                Ok(found) => found,
+                // Who waits goes on waiting while the store is away.
+                Err(_) => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    continue;
+                }
+            };
+            let Some(task) = found else { return Ok(None) };
             if task.state.is_ended() {
                 return Ok(Some(task));
             }

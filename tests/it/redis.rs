@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use taskgate::auth::sha256;
 use taskgate::demo::server::{Options, Server};
 
-use crate::support::{Binary, Client, json, within};
+use crate::support::{Binary, Client, Value, json, within};
 
 /// A server of the test's own, which ends with it.
 struct Redis {
@@ -124,10 +124,42 @@ async fn nothing_hangs_while_the_server_does() {
     let upstream = upstream().await;
     let gateway = Binary::start(&redis.sections(&upstream, "")).await;
     let client = open(&gateway).await;
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        held.push(client.start("hold", json!({"seconds": 0.5})).await);
+    }
+    // The last of them has hardly begun.
     redis.signal(Signal::STOP);
     // Refused, and a plain call is none of the store's business.
     let refused = within(client.error("tools/call", json!({"name": "exact", "task": {}}))).await;
     assert_eq!(refused["data"]["reason"], "store", "{refused}");
     assert!(within(client.call("exact", json!({}))).await["result"].is_object());
     redis.signal(Signal::CONT);
+    // Whatever the calls were at, they went on, and their ends waited for the server.
+    for id in &held {
+        let text = once_it_is_back(&client, id).await;
+        assert!(text.contains("held to the end"), "{text}");
+    }
+    // What was refused is not there, and counts for nothing.
+    within(async { while !unfinished(&client).await.is_empty() {} }).await;
+    let log = gateway.log();
+    assert!(log.matches("calls under way").count() <= 2, "{log}");
+}
+
+/// The answer to `tasks/result`, when it is another than that the store is away.
+async fn once_it_is_back(client: &Client, id: &str) -> String {
+    within(async {
+        loop {
+            let text = String::from_utf8(result(client, id).await).unwrap();
+            if !text.contains("\"reason\":\"store\"") {
+                return text;
+            }
+        }
+    })
+    .await
+}
+
+async fn unfinished(client: &Client) -> Vec<Value> {
+    let listed = client.result("tasks/list", json!({})).await;
+    listed["tasks"].as_array().unwrap().iter().filter(|task| task["status"] == "working").cloned().collect()
 }
