@@ -264,7 +264,13 @@ impl Gateway {
                 Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
                 // It went with its process, and the answer says so.
                 // Perhaps it only could not tell, as this process could not.
-                Standing::Over if !homes.may_bury() => return Ok(self.stand_in(homes, route, token, sealed.clone())),
+                Standing::Over if !homes.may_bury() => match homes.replicas().home_of(sealed.number).await? {
+                    Some(claimed) if claimed != home => {
+                        homes.cache.note_home(sealed.number, &claimed);
+                        home = claimed;
+                    }
+                    _ => return Ok(self.stand_in(homes, route, token, sealed.clone())),
+                },
                 Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
                 Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
                 Standing::Over => home = self.claim_home(homes, sealed.number, &home).await?,

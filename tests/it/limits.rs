@@ -94,7 +94,8 @@ async fn kept_tasks_count_until_they_expire() {
         client.start(tool, json!({})).await;
     }
     refused(&client, "exact", "kept_tasks", 3).await;
-    gateway.counted(|metrics| metrics.value("taskgate_tasks", &[]) == 0.0).await;
+    gateway.counted(|metrics| metrics.value("taskgate_tasks_ended_total", &[]) == 3.0).await;
+    gateway.counted(|metrics| metrics.value("taskgate_store_bytes", &[]) == 0.0).await;
     for _ in 0..3 {
         client.start("exact", json!({})).await;
     }
@@ -113,7 +114,7 @@ async fn kept_bytes_stop_new_tasks_never_a_result() {
     }
     // after that none is, until what is kept has expired.
     refused(&client, "exact", "kept_bytes", 1024).await;
-    gateway.counted(|metrics| metrics.value("taskgate_tasks", &[]) == 0.0).await;
+    gateway.counted(|metrics| metrics.value("taskgate_store_bytes", &[]) == 0.0).await;
     client.start("exact", json!({})).await;
     // Nor may questions and their answers take more.
     let metrics = gateway.counted(|metrics| metrics.value("taskgate_tasks", &[]) == 0.0).await;
