@@ -180,7 +180,7 @@ impl Endpoints {
                 Passed::Answered(response) => return Ok(Some(response)),
                 Passed::Undone => self.gateway.place_without(&asking, &to).await.map_err(answering)?,
                 Passed::Misdirected => self.gateway.place_anew(&asking).await.map_err(answering)?,
-                Passed::Lost if parts.method == Method::POST && asked(body).is_some_and(|asked| asked.only_reads) => {
+                Passed::Lost if only_reads(&parts.method, body) => {
                     self.gateway.place_without(&asking, &to).await.map_err(answering)?
                 }
                 Passed::Lost => return Err(answering(Kind::Fault(Fault::OutcomeUnknown))),
@@ -191,6 +191,11 @@ impl Endpoints {
             Place::There(_) => Err(answering(Kind::Away(RETRY))),
         }
     }
+}
+
+/// Whether asking twice is as good as asking once: also for a stream of the session's own.
+fn only_reads(method: &Method, body: &[u8]) -> bool {
+    *method == Method::GET || (*method == Method::POST && asked(body).is_some_and(|asked| asked.only_reads))
 }
 
 /// A request in a body.
