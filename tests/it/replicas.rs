@@ -337,6 +337,8 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
     gateway.replicas[0].neighbour.cut_off(true);
     let others = [gateway.moved(&opened, 1), gateway.moved(&opened, 2)];
     gateway.claimed(&others[0], &[1]).await;
+    // It knows of it at its next renewal at the latest.
+    gateway.ready(0, 503).await;
     gateway.replicas[0].neighbour.cut_off(false);
     gateway.ready(0, 200).await;
     // A stream at one, what belongs on it at another: the home is one again.
