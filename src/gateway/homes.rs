@@ -166,7 +166,7 @@ impl Gateway {
     /// Where a request is to be served. A session that is to be served here from now on is known when this returns.
     ///
     /// # Errors
-    /// [`Fault::Store`] where that can't be known; [`Kind::Away`] where only a process could serve it that can't be reached.
+    /// [`Fault::Store`](super::rejection::Fault::Store) where that can't be known; [`Kind::Away`] where only a process could serve it that can't be reached.
     pub async fn place(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
         let Some(homes) = &self.homes else { return self.place_alone(asking).await };
         if asking.version.is_modern() {

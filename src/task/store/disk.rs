@@ -1,6 +1,6 @@
 //! The store of a single process that outlives it: one file with an embedded ACID database.
 //!
-//! Changes go to one thread that writes ([`writer`]); an answer means that the change is on the disk. Reads go to the file
+//! Changes go to one thread that writes (`writer`); an answer means that the change is on the disk. Reads go to the file
 //! as it was committed last, from wherever they are wanted. Watches are in memory: one process owns the file.
 
 mod changes;
