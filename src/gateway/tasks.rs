@@ -275,13 +275,10 @@ impl ResultJob {
         // Watched before it is read: a change in between wakes the wait below.
         let Some(mut watch) = gateway.ledger.watch(owner, *task).await? else { return Ok(None) };
         loop {
-            let found = match gateway.ledger.get(owner, *task).await {
-                Ok(found) => found,
-                // Who waits goes on waiting while the store is away.
-                Err(_) => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    continue;
-                }
+            // Who waits goes on waiting while the store is away.
+            let Ok(found) = gateway.ledger.get(owner, *task).await else {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
             };
             let Some(task) = found else { return Ok(None) };
             if task.state.is_ended() {
