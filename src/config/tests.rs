@@ -8,6 +8,7 @@ mod edge;
 mod hostile;
 mod meaning;
 mod mistakes;
+mod stores;
 mod weights;
 
 use std::path::Path;

@@ -48,6 +48,7 @@ use state::Binding;
 
 pub(super) use lists::listed_at;
 pub(super) use parking::{Parking, parked_at};
+pub(super) use ready::ask;
 pub(super) use refusal::refusal;
 
 impl Gateway {

@@ -244,8 +244,9 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The two halves of a number, the high one first, as records keep it.
 #[expect(clippy::cast_possible_truncation, reason = "each half is cut out of it")]
-const fn halves(number: u128) -> [u64; 2] {
+pub(crate) const fn halves(number: u128) -> [u64; 2] {
     [(number >> 64) as u64, number as u64]
 }
 

@@ -16,7 +16,7 @@ pub mod redis;
 mod watching;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -165,6 +165,11 @@ pub struct Orphan {
     pub draft: Option<Arc<str>>,
     /// What was noted last of its call.
     pub trail: Option<Arc<str>>,
+}
+
+/// A panic while the lock was held would be one in a store; what the lock guards is still the best there is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps tasks. Every operation is atomic, and none looks at more tasks than it names.

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::gateway::Gateway;
+use http::HeaderMap;
+
 use crate::gateway::bridge::{Declared, Offer};
 use crate::gateway::eras::Side;
 use crate::gateway::exchange::{Dispatch, End, Exchange, Happening};
 use crate::gateway::pool::{Lease, SessionPolicy};
 use crate::gateway::rejection::Kind;
 use crate::gateway::session::{Session, Terms};
+use crate::gateway::{Gateway, Route};
 use crate::jsonrpc::{Message, Object, Outcome};
 use crate::mcp::level::Level;
 use crate::mcp::version::ProtocolVersion;
@@ -97,22 +99,29 @@ impl Job {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.as_str());
-        if ask(&self.gateway, self, lease, "logging/setLevel", params).await {
+        let asked = ask((&self.gateway, &self.route), lease, &self.headers, "logging/setLevel", params);
+        if asked.await.is_some() {
             *current = Some(level);
         }
     }
 }
 
-/// Asks something of the upstream for the gateway's own sake; whether it answered with a result.
-async fn ask(gateway: &Arc<Gateway>, job: &Job, lease: &Lease, method: &str, params: String) -> bool {
+/// Asks something of the upstream for the gateway's own sake; the result, where it answers with one.
+pub(in crate::gateway) async fn ask(
+    (gateway, route): (&Arc<Gateway>, &Arc<Route>),
+    lease: &Lease,
+    headers: &HeaderMap,
+    method: &str,
+    params: String,
+) -> Option<Box<str>> {
     let mut exchange = Exchange::new(Dispatch {
         gateway: Arc::clone(gateway),
-        route: Arc::clone(&job.route),
+        route: Arc::clone(route),
         session: Arc::clone(lease),
         method: method.into(),
         params,
         wants_progress: false,
-        headers: job.headers.clone(),
+        headers: headers.clone(),
         log_level: None,
         id: None,
         refresh: None,
@@ -120,10 +129,11 @@ async fn ask(gateway: &Arc<Gateway>, job: &Job, lease: &Lease, method: &str, par
     });
     loop {
         match exchange.next().await {
-            Happening::Ended(End::Answered(message)) => {
-                return matches!(Message::parse(&message), Ok(Message::Response { outcome: Outcome::Result(_), .. }));
-            }
-            Happening::Ended(_) => return false,
+            Happening::Ended(End::Answered(message)) => match Message::parse(&message) {
+                Ok(Message::Response { outcome: Outcome::Result(result), .. }) => return Some(result.get().into()),
+                _ => return None,
+            },
+            Happening::Ended(_) => return None,
             Happening::Asked { id, method, .. } => exchange.answer(&id, &super::refusal(&method)),
             _ => {}
         }

@@ -18,6 +18,7 @@ use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::version::ProtocolVersion;
 use crate::task::Task;
+use crate::task::codec::halves;
 use crate::upstream::SessionKey;
 
 /// A call as the next holder of its task finds it.
@@ -254,11 +255,6 @@ impl<'a> StoredSession<'a> {
         let version = ProtocolVersion::parse(&self.version)?;
         Some(SessionKey { id: self.id.as_deref().map(Into::into), version, subject: None })
     }
-}
-
-fn halves(number: u128) -> [u64; 2] {
-    let low = number & u128::from(u64::MAX);
-    [u64::try_from(number >> 64).unwrap_or_default(), u64::try_from(low).unwrap_or_default()]
 }
 
 #[cfg(test)]

@@ -6,12 +6,10 @@ use std::time::Duration;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 
-use crate::gateway::exchange::{Dispatch, End, Exchange, Happening};
-use crate::gateway::front::refusal;
-use crate::gateway::pool::Lease;
+use crate::gateway::front::ask;
 use crate::gateway::schemas::says_harmless;
 use crate::gateway::{Gateway, Route};
-use crate::jsonrpc::{Message, Object, Outcome, raw_string, string_value};
+use crate::jsonrpc::{Object, raw_string, string_value};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::tenant::Principal;
 
@@ -31,9 +29,10 @@ impl Gateway {
     ) -> bool {
         let looking = async {
             let lease = self.lease(route, principal, profile, false, &HeaderMap::new()).await.ok()?;
-            let mut cursor = None;
+            let mut cursor: Option<String> = None;
             for _ in 0..PAGES {
-                let page = self.page_of_tools(route, &lease, cursor.as_deref()).await?;
+                let params = cursor.map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{cursor}}}"));
+                let page = ask((self, route), &lease, &HeaderMap::new(), "tools/list", params).await?;
                 let page = Object::parse(&page).ok()?;
                 if let Some(is_harmless) = said_in(&page, tool) {
                     return Some(is_harmless);
@@ -43,38 +42,6 @@ impl Gateway {
             None
         };
         tokio::time::timeout(LIMIT, looking).await.ok().flatten().unwrap_or(false)
-    }
-
-    async fn page_of_tools(
-        self: &Arc<Self>,
-        route: &Arc<Route>,
-        lease: &Lease,
-        cursor: Option<&str>,
-    ) -> Option<Box<str>> {
-        let mut exchange = Exchange::new(Dispatch {
-            gateway: Arc::clone(self),
-            route: Arc::clone(route),
-            session: Arc::clone(lease),
-            method: "tools/list".into(),
-            params: cursor.map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{cursor}}}")),
-            wants_progress: false,
-            headers: HeaderMap::new(),
-            log_level: None,
-            id: None,
-            refresh: None,
-            places: Box::new(()),
-        });
-        loop {
-            match exchange.next().await {
-                Happening::Ended(End::Answered(message)) => match Message::parse(&message) {
-                    Ok(Message::Response { outcome: Outcome::Result(result), .. }) => return Some(result.get().into()),
-                    _ => return None,
-                },
-                Happening::Ended(_) => return None,
-                Happening::Asked { id, method, .. } => exchange.answer(&id, &refusal(&method)),
-                _ => {}
-            }
-        }
     }
 }
 

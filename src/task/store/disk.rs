@@ -15,7 +15,7 @@ mod writer;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 use redb::ReadTransaction;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use super::creates::Buckets;
 use super::watching::Watched;
-use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver};
@@ -200,11 +200,6 @@ impl Drop for Registration {
             lock(&shared.watched).unwatch(self.id);
         }
     }
-}
-
-/// A panic while the lock was held would be one in this module; what the lock guards is still the best there is.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

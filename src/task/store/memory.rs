@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 use dashmap::DashMap;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::counting::outcome_bytes;
 use super::creates::Buckets;
-use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
@@ -462,11 +462,6 @@ impl Drop for Registration {
             lock(&tenant.book).unwatch(self.id);
         }
     }
-}
-
-/// A panic while the lock was held would be one in this module; what the lock guards is still the best there is.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
 use super::counting::question_bytes;
-use super::{Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch};
+use super::{Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::hub::{Hub, HubError, Script};
 use crate::jobs::Jobs;
@@ -424,7 +424,7 @@ impl Inner {
     }
 
     fn note_size(&self, tenant: String, bytes: u64) {
-        jobs::lock(&self.changed_sizes).insert(tenant, bytes);
+        lock(&self.changed_sizes).insert(tenant, bytes);
     }
 }
 
@@ -439,7 +439,7 @@ struct Doubt<'a> {
 
 impl Drop for Doubt<'_> {
     fn drop(&mut self) {
-        let mut doubtful = jobs::lock(&self.inner.doubtful);
+        let mut doubtful = lock(&self.inner.doubtful);
         if !self.is_over && doubtful.len() < MOST_DOUBTFUL {
             doubtful.push((Arc::clone(&self.owner), self.id));
         }

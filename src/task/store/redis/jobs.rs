@@ -1,12 +1,13 @@
 //! What the store does beside what it is asked: looks at what is watched, and sums up bytes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Value;
 
+use super::super::lock;
 use super::Inner;
 use super::reply::{Parts, read};
 use super::watches::News;
@@ -110,9 +111,4 @@ impl Inner {
             }
         }
     }
-}
-
-/// A panic while the lock was held would be one in this module; what the lock guards is still the best there is.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
