@@ -59,11 +59,17 @@ pub struct Script {
 }
 
 impl Script {
-    /// A script of these parts, one after the other.
+    /// A script of these parts, one after the other. A server without room refuses one that writes.
     #[must_use]
     pub fn new(parts: &[&str]) -> Self {
         let text = parts.concat();
         Self { code: redis::Script::new(&text), text }
+    }
+
+    /// The same for one that writes little, or frees what was taken: a server without room runs it as well.
+    #[must_use]
+    pub fn always(parts: &[&str]) -> Self {
+        Self::new(&[&["#!lua flags=allow-oom\n"], parts].concat())
     }
 
     fn by_digest(&self) -> Cmd {

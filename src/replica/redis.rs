@@ -19,6 +19,9 @@ const CLAIM: &str = "local home = redis.call('GET', KEYS[1]) \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
     return ARGV[2]";
 
+/// Keeps a note. KEYS: where. ARGV: what, for how many milliseconds.
+const NOTE: &str = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])";
+
 /// This process among those that share a Redis.
 #[derive(Debug)]
 pub struct RedisReplicas {
@@ -28,6 +31,7 @@ pub struct RedisReplicas {
     lease: Duration,
     channel: String,
     claim: Script,
+    note: Script,
     subscribers: Arc<Subscribers>,
 }
 
@@ -42,12 +46,18 @@ impl RedisReplicas {
         let subscribers = Arc::new(Subscribers::default());
         let (heard_by, own) = (Arc::clone(&subscribers), me.clone());
         hub.listen(&channel, Box::new(move |message| heard_by.hear(&own, message)));
-        Self { hub, me, address, lease, channel, claim: Script::new(&[CLAIM]), subscribers }
+        let (claim, note) = (Script::always(&[CLAIM]), Script::always(&[NOTE]));
+        Self { hub, me, address, lease, channel, claim, note, subscribers }
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let value = self.hub.run(command).await?;
         Ok(from_redis_value(value).map_err(|_| HubError::Unreadable("a note"))?)
+    }
+
+    async fn keep(&self, key: &str, text: &str, time: Duration) -> Result<(), StoreError> {
+        self.hub.call(&self.note, &[key], &[text.as_bytes(), millis(time).to_string().as_bytes()]).await?;
+        Ok(())
     }
 
     fn home(&self, session: SessionNumber) -> String {
@@ -71,8 +81,7 @@ impl Replicas for RedisReplicas {
 
     async fn renew(&self) -> Result<(), StoreError> {
         let address = self.address.map(|address| address.to_string()).unwrap_or_default();
-        let lease = self.hub.lease(self.me.as_str());
-        self.run(cmd("SET").arg(lease).arg(address).arg("PX").arg(millis(self.lease))).await
+        self.keep(&self.hub.lease(self.me.as_str()), &address, self.lease).await
     }
 
     async fn leave(&self) {
@@ -105,7 +114,7 @@ impl Replicas for RedisReplicas {
     }
 
     async fn end_session(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError> {
-        self.run::<()>(cmd("SET").arg(self.ended(session)).arg(1).arg("PX").arg(millis(keep))).await?;
+        self.keep(&self.ended(session), "1", keep).await?;
         self.run(cmd("DEL").arg(self.home(session))).await
     }
 

@@ -28,24 +28,25 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) fn new() -> Self {
         let of_tenant = |body| Script::new(&[include_str!("lib.lua"), body]);
+        let always = |body| Script::always(&[include_str!("lib.lua"), body]);
         Self {
             create: of_tenant(include_str!("create.lua")),
-            take_back: of_tenant(include_str!("take_back.lua")),
+            take_back: always(include_str!("take_back.lua")),
             read: of_tenant(include_str!("read.lua")),
             peek: of_tenant(include_str!("peek.lua")),
             outcome: of_tenant(include_str!("outcome.lua")),
-            note_read: of_tenant(include_str!("note_read.lua")),
-            note_trail: of_tenant(include_str!("note_trail.lua")),
-            replace: of_tenant(include_str!("replace.lua")),
-            take_over: of_tenant(include_str!("take_over.lua")),
-            purge: of_tenant(include_str!("purge.lua")),
+            note_read: always(include_str!("note_read.lua")),
+            note_trail: always(include_str!("note_trail.lua")),
+            replace: always(include_str!("replace.lua")),
+            take_over: always(include_str!("take_over.lua")),
+            purge: always(include_str!("purge.lua")),
             list: of_tenant(include_str!("list.lua")),
             usage: of_tenant(include_str!("usage.lua")),
-            index: Script::new(&[include_str!("index.lua")]),
-            claim: Script::new(&[include_str!("claim.lua")]),
-            settle: Script::new(&[include_str!("settle.lua")]),
+            index: Script::always(&[include_str!("index.lua")]),
+            claim: Script::always(&[include_str!("claim.lua")]),
+            settle: Script::always(&[include_str!("settle.lua")]),
             holders: Script::new(&[include_str!("holders.lua")]),
-            drained: Script::new(&[include_str!("drained.lua")]),
+            drained: Script::always(&[include_str!("drained.lua")]),
             sizes: Script::new(&[include_str!("sizes.lua")]),
         }
     }

@@ -8,6 +8,8 @@ use crate::hub::tests::cluster;
 use crate::hub::tests::proxy::{Proxy, Weather};
 use crate::hub::tests::sentinel::Watched;
 use crate::hub::tests::server::{self, PATIENCE, Server};
+use crate::replica::Replicas;
+use crate::replica::redis::RedisReplicas;
 use crate::task::state::{Ending, Event};
 use crate::task::store::contract::each_contract_test;
 
@@ -230,6 +232,40 @@ async fn a_server_that_hangs_or_starts_again_is_found_again() {
     while watch.changed().await {}
     assert!(store.read(&made.owner, made.id).await.unwrap().is_none());
     store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_refuses_new_tasks_alone() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let hub = server::connected(&server.url(), &jobs);
+    let replica = RedisReplicas::join(hub.clone(), Holder::from_text("first"), None, Duration::from_secs(10));
+    let store = RedisStore::start(hub.clone(), clock, &jobs);
+    assert!(hub.arrives(PATIENCE).await);
+    let short = store.create(task("acme", clock, Duration::from_secs(4)), None, &LIMITS).await.unwrap();
+    let made = store.create(task("acme", clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap();
+    let mut full = redis::cmd("CONFIG");
+    hub.run(full.arg("SET").arg("maxmemory").arg("1")).await.unwrap();
+    // Given a server without room, then nothing new is taken,
+    let refused = store.create(task("acme", clock, HOUR), None, &LIMITS).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    // but what runs goes on, is taken over and ends,
+    store.note_trail(&made.owner, made.id, made.epoch, "here".into()).await.unwrap();
+    let (first, second) = (Holder::from_text("first"), Holder::from_text("second"));
+    assert_eq!(store.take_over(&first, &second, 10).await.unwrap().len(), 2);
+    let mut ended = Task::clone(&store.read(&made.owner, made.id).await.unwrap().unwrap());
+    ended.state = ended.state.apply(Event::End(Ending::Errored), clock.now()).unwrap();
+    store.replace(ended, Some(Outcome::Error("{}".into()))).await.unwrap();
+    assert!(store.note_read(&made.owner, made.id).await.unwrap());
+    // who lives stays alive, and sessions find their home and their end,
+    replica.renew().await.unwrap();
+    assert_eq!(replica.claim_home(7, None, HOUR).await.unwrap(), first);
+    replica.end_session(7, HOUR).await.unwrap();
+    assert!(replica.has_ended(7).await.unwrap());
+    // and what frees memory does.
+    let purging = async { while store.purge(short.expires_at(), 10).await.unwrap().tasks.is_empty() {} };
+    tokio::time::timeout(PATIENCE, purging).await.unwrap();
+    assert_eq!(store.usage("acme").await.unwrap().kept, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
