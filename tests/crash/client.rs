@@ -197,16 +197,17 @@ impl Client {
         Some(reply.error().is_none())
     }
 
-    /// All tasks of the route, as the core dialect lists them: ids and statuses.
-    pub(crate) async fn list(&self) -> Option<Vec<(String, String)>> {
-        let (mut all, mut params) = (Vec::new(), json!({}));
+    /// The tasks of the route that have not ended, as the core dialect lists them.
+    pub(crate) async fn open_tasks(&self) -> Option<Vec<String>> {
+        let (mut open, mut params) = (Vec::new(), json!({}));
         loop {
             let page = self.legacy("tasks/list", params).await?.result()?;
-            let text = |value: &Value| value.as_str().unwrap().to_owned();
-            all.extend(page["tasks"].as_array()?.iter().map(|task| (text(&task["taskId"]), text(&task["status"]))));
+            let listed = page["tasks"].as_array()?.iter();
+            let is_open = |task: &&Value| matches!(task["status"].as_str(), Some("working" | "input_required"));
+            open.extend(listed.filter(is_open).map(|task| task["taskId"].as_str().unwrap().to_owned()));
             match page["nextCursor"].as_str() {
                 Some(cursor) => params = json!({"cursor": cursor}),
-                None => return Some(all),
+                None => return Some(open),
             }
         }
     }

@@ -42,9 +42,12 @@ struct Notes {
 }
 
 impl Notes {
+    /// Does nothing for a task whose handle never came.
     fn change(&self, id: &str, change: impl FnOnce(&mut Known)) {
-        change(self.tasks.lock().unwrap().get_mut(id).unwrap());
-        self.acknowledged.send_modify(|count| *count += 1);
+        if let Some(known) = self.tasks.lock().unwrap().get_mut(id) {
+            change(known);
+            self.acknowledged.send_modify(|count| *count += 1);
+        }
     }
 
     fn all(&self) -> HashMap<String, Known> {
@@ -97,9 +100,10 @@ impl Worker {
         let (tool, _) = *self.chance.one(&TOOLS[..3]);
         let key = format!("{}-{step}", self.name);
         let Ok(id) = self.client.create(self.is_modern, tool, &key).await? else {
-            // The tenant has as many as it may: one of them ends.
-            let oldest = self.own.iter().find(|id| self.notes.all()[*id].ended.is_empty()).cloned();
-            return self.look(&oldest?).await;
+            // The tenant has as many as it may. Those that ask wait for an answer, and who was to give it may be long gone.
+            let open = self.client.open_tasks().await?;
+            let id = open.get(usize::try_from(self.chance.below(open.len() as u64)).unwrap())?;
+            return self.look(id).await;
         };
         let known = Known {
             route: self.route,
@@ -200,9 +204,8 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
 /// Waits until every task has ended, those too of which no client ever heard. Open questions are answered, as a client would.
 async fn settle(client: &Client, notes: &Notes, route: Route) {
     loop {
-        let listed = client.list().await.expect("a list");
-        let open = |status: &str| matches!(status, "working" | "input_required");
-        let Some((id, _)) = listed.iter().rfind(|(_, status)| open(status)) else { return };
+        let open = client.open_tasks().await.expect("a list");
+        let Some(id) = open.last() else { return };
         let shown = client.shown(id).await.expect("an answer").expect("a task that is listed");
         for question in &shown.open {
             if let Some(known) = notes.tasks.lock().unwrap().get(id).filter(|known| known.tool != "again") {
