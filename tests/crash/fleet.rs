@@ -19,6 +19,9 @@ use super::within;
 pub(crate) const RUNNING: usize = 8;
 pub(crate) const QUEUED: usize = 8;
 
+/// How often other ports are tried when somebody else was faster to take one.
+const PORTS: usize = 5;
+
 /// Where tasks are kept.
 #[derive(Debug, Clone)]
 pub(crate) enum Kept {
@@ -124,17 +127,22 @@ impl Fleet {
     }
 
     async fn launch(&self, number: usize) -> Gateway {
-        let (address, admin) = (free(), free());
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), self.yaml(number)).unwrap();
-        let gateway = Gateway::start(file.path(), address, admin).await;
-        self.places.all.lock().unwrap()[number] = address;
-        gateway
+        for _ in 0..PORTS {
+            let (address, admin) = (free(), free());
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), self.yaml(number)).unwrap();
+            if let Some(gateway) = Gateway::start(file.path(), address, admin).await {
+                self.places.all.lock().unwrap()[number] = address;
+                return gateway;
+            }
+        }
+        panic!("no port stays free until a gateway listens on it");
     }
 }
 
 impl Gateway {
-    async fn start(file: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
+    /// `None` where somebody else has taken one of its ports meanwhile.
+    async fn start(file: &Path, address: SocketAddr, admin: SocketAddr) -> Option<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_taskgate"))
             .args(["--log-level", "warn,taskgate=info,audit=warn"])
             .args(["serve", "--listen", &address.to_string(), "--admin", &admin.to_string(), "--config"])
@@ -153,8 +161,9 @@ impl Gateway {
         let serves =
             within("a gateway that serves", log.wait_for(|log| log.iter().any(|line| line.contains("serving"))));
         let is_up = serves.await.is_ok();
-        assert!(is_up, "it does not serve: {:#?}", *log.borrow());
-        Self { child, log }
+        let is_taken = log.borrow().iter().any(|line| line.contains("Address already in use"));
+        assert!(is_up || is_taken, "it does not serve: {:#?}", *log.borrow());
+        is_up.then_some(Self { child, log })
     }
 }
 

@@ -10,7 +10,7 @@ use taskgate::jobs::Jobs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Client, Route};
+use super::client::{Client, Route, sure};
 use super::fleet::{Fleet, Kept, QUEUED, RUNNING};
 use super::seed::Chance;
 use super::upstream::{TOOLS, Upstream};
@@ -185,14 +185,12 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
     let tasks = notes.all();
     let settled = async {
         for route in [Route::Legacy, Route::Modern] {
-            let mut client = Client::new(fleet.places.clone(), route);
-            client.open().await.expect("a session");
+            let client = Client::opened(fleet.places.clone(), route).await;
             settle(&client, &notes, route).await;
             check(&client, &notes, &tasks, route).await;
         }
         effects(&upstream, &tasks);
-        let mut client = Client::new(fleet.places.clone(), Route::Legacy);
-        client.open().await.expect("a session");
+        let client = Client::opened(fleet.places.clone(), Route::Legacy).await;
         quotas(&client, &upstream, seed).await;
     };
     if tokio::time::timeout(Duration::from_secs(120), settled).await.is_err() {
@@ -204,9 +202,9 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
 /// Waits until every task has ended, those too of which no client ever heard. Open questions are answered, as a client would.
 async fn settle(client: &Client, notes: &Notes, route: Route) {
     loop {
-        let open = client.open_tasks().await.expect("a list");
+        let open = sure(async || client.open_tasks().await).await;
         let Some(id) = open.last() else { return };
-        let shown = client.shown(id).await.expect("an answer").expect("a task that is listed");
+        let shown = sure(async || client.shown(id).await).await.expect("a task that is listed");
         for question in &shown.open {
             if let Some(known) = notes.tasks.lock().unwrap().get(id).filter(|known| known.tool != "again") {
                 assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?} on {route:?}");
@@ -222,12 +220,12 @@ async fn settle(client: &Client, notes: &Notes, route: Route) {
 /// What was acknowledged is there, and as it was.
 async fn check(client: &Client, notes: &Notes, tasks: &HashMap<String, Known>, route: Route) {
     for (id, known) in tasks.iter().filter(|(_, known)| known.route == route) {
-        let shown = client.shown(id).await.expect("an answer");
+        let shown = sure(async || client.shown(id).await).await;
         let shown = shown.unwrap_or_else(|error| panic!("the acknowledged task {id} is gone: {error} {known:?}"));
         if let Some(end) = &shown.end {
             notes.has_ended(id, "extension", end);
         }
-        let reply = client.legacy("tasks/result", json!({"taskId": id})).await.expect("an answer");
+        let reply = sure(async || client.legacy("tasks/result", json!({"taskId": id})).await).await;
         notes.has_ended(id, "core", &reply.text());
         match shown.status.as_str() {
             "completed" => {
@@ -264,13 +262,13 @@ async fn quotas(client: &Client, upstream: &Upstream, seed: u64) {
     let mut made = Vec::new();
     let keys: Vec<String> = (0..RUNNING + QUEUED).map(|number| format!("hold-{seed}-{number}")).collect();
     for key in &keys {
-        let id = client.create(false, "hold", key).await.expect("an answer");
+        let id = sure(async || client.create(false, "hold", key).await).await;
         made.push(id.unwrap_or_else(|error| panic!("a place was lost: {error} after {} tasks", made.len())));
     }
     upstream.has_run(&keys[..RUNNING]).await;
-    let refused = client.create(false, "hold", "too much").await.expect("an answer").expect_err("one too many");
+    let refused = sure(async || client.create(false, "hold", "too much").await).await.expect_err("one too many");
     assert_eq!(refused["data"]["reason"], "queued_tasks", "{refused}");
     for id in &made {
-        client.legacy("tasks/cancel", json!({"taskId": id})).await.expect("an answer");
+        sure(async || client.legacy("tasks/cancel", json!({"taskId": id})).await).await;
     }
 }
