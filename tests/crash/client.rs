@@ -237,4 +237,21 @@ impl Client {
             }
         }
     }
+
+    /// Waits until every task of the route has ended, those too of which no client ever heard. Open questions are answered, as a
+    /// client would; each is told first, with its task.
+    pub(crate) async fn settle(&self, asked: impl Fn(&str, &str)) {
+        loop {
+            let open = sure(async || self.open_tasks().await).await;
+            let Some(id) = open.last() else { return };
+            let shown = sure(async || self.shown(id).await).await.expect("a task that is listed");
+            for question in &shown.open {
+                asked(id, question);
+                self.answer(id, question).await;
+            }
+            if shown.open.is_empty() {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
 }

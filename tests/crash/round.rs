@@ -186,7 +186,15 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
     let settled = async {
         for route in [Route::Legacy, Route::Modern] {
             let client = Client::opened(fleet.places.clone(), route).await;
-            settle(&client, &notes, route).await;
+            client
+                .settle(|id, question| {
+                    let tasks = notes.tasks.lock().unwrap();
+                    // One that is run again asks again.
+                    if let Some(known) = tasks.get(id).filter(|known| known.tool != "again") {
+                        assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?}");
+                    }
+                })
+                .await;
             check(&client, &notes, &tasks, route).await;
         }
         effects(&upstream, &tasks);
@@ -197,24 +205,6 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
         panic!("it does not come to rest:\n{}", fleet.logs());
     }
     tasks.len()
-}
-
-/// Waits until every task has ended, those too of which no client ever heard. Open questions are answered, as a client would.
-async fn settle(client: &Client, notes: &Notes, route: Route) {
-    loop {
-        let open = sure(async || client.open_tasks().await).await;
-        let Some(id) = open.last() else { return };
-        let shown = sure(async || client.shown(id).await).await.expect("a task that is listed");
-        for question in &shown.open {
-            if let Some(known) = notes.tasks.lock().unwrap().get(id).filter(|known| known.tool != "again") {
-                assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?} on {route:?}");
-            }
-            client.answer(id, question).await;
-        }
-        if shown.open.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
 }
 
 /// What was acknowledged is there, and as it was.
@@ -239,6 +229,7 @@ async fn check(client: &Client, notes: &Notes, tasks: &HashMap<String, Known>, r
                 let reason = reply.error().unwrap_or_default()["data"]["reason"].clone();
                 let lost = ["outcome_unknown", "replica_lost"].map(Value::from);
                 assert!(lost.contains(&reason), "{id} failed: {} {known:?}", reply.text());
+                assert!(known.tool != "again", "{id} could have been run again: {} {known:?}", reply.text());
             }
             other => panic!("{id} is {other}"),
         }
