@@ -97,7 +97,9 @@ impl Gateway {
             }
             return;
         };
+        let mut looked = self.ledger.lost_words();
         loop {
+            looked = self.look_for_strays(&routes, looked).await;
             let awaited = homes.cache.awaited();
             let holders: BTreeSet<Holder> = self.other_holders().await.into_iter().chain(awaited).collect();
             for holder in holders {
@@ -107,6 +109,25 @@ impl Gateway {
             if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Takes up what this process was given without a word that arrived, where a word was lost since the last look; gives the
+    /// number of those that this look has seen to.
+    async fn look_for_strays(self: &Arc<Self>, routes: &[Arc<Route>], looked: u64) -> u64 {
+        let lost = self.ledger.lost_words();
+        if lost == looked {
+            return looked;
+        }
+        match self.take_up_strays(routes, Lost::Replica).await {
+            Ok(calls) => {
+                if calls > 0 {
+                    tracing::info!(calls, "calls that this replica did not know it held were taken up");
+                }
+                lost
+            }
+            // Its failure is told where the lease is renewed; the next look is for the same.
+            Err(_) => looked,
         }
     }
 

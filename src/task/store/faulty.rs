@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 
 use super::memory::MemoryStore;
-use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
 use crate::clock::Timestamp;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -81,6 +81,14 @@ impl Store for FaultyStore {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.store.take_over(from, by, at_most).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.store.take_strays(by, known, at_most).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.store.lost_words()
     }
 
     fn bytes(&self) -> u64 {

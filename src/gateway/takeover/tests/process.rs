@@ -28,7 +28,7 @@ use crate::mcp::version::ProtocolVersion;
 use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
-use crate::task::store::{Purged, Watch};
+use crate::task::store::{Known, Purged, Watch};
 use crate::task::{Holder, Limits, Orphan, Outcome, Owner, Position, Store, StoreError, Task, TaskId, Usage};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
@@ -373,6 +373,14 @@ impl Store for Noting {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.store.take_over(from, by, at_most).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.store.take_strays(by, known, at_most).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.store.lost_words()
     }
 
     fn bytes(&self) -> u64 {
