@@ -38,10 +38,13 @@ impl Gateway {
                     if is_away {
                         tracing::info!("the store is back: this replica is one of several again");
                     }
-                    // Others may have taken it for dead meanwhile.
+                    // Others may have taken it for dead meanwhile. What was noted of homes is forgotten before anybody believes
+                    // in the new lease.
                     if is_over || renewed.elapsed() > lease {
+                        homes.cache.forget_homes();
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
+                    homes.note_renewed(asked);
                     if is_over {
                         tell(true);
                     }
@@ -79,7 +82,13 @@ impl Gateway {
     pub async fn begin_lease(&self) -> bool {
         match &self.homes {
             Some(homes) => {
-                matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(())))
+                let asked = Instant::now();
+                let renewing = tokio::time::timeout(homes.sharing.lease, homes.replicas().renew());
+                let has_begun = matches!(renewing.await, Ok(Ok(())));
+                if has_begun {
+                    homes.note_renewed(asked);
+                }
+                has_begun
             }
             None => true,
         }

@@ -37,11 +37,8 @@ fn observed() -> (Ledger, Told) {
 }
 
 fn conflicting(conflicts: usize) -> Ledger {
-    let store = |clock| FaultyStore {
-        store: MemoryStore::new(clock),
-        conflicts: AtomicUsize::new(conflicts),
-        failing_purges: AtomicUsize::new(0),
-    };
+    let store =
+        |clock| FaultyStore { conflicts: AtomicUsize::new(conflicts), ..FaultyStore::over(MemoryStore::new(clock)) };
     ledger_over(|clock| Arc::new(store(clock))).0
 }
 

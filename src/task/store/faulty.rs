@@ -16,6 +16,16 @@ pub(crate) struct FaultyStore {
     pub(crate) store: MemoryStore,
     pub(crate) conflicts: AtomicUsize,
     pub(crate) failing_purges: AtomicUsize,
+    pub(crate) failing_reads: AtomicUsize,
+    /// Changes that are written, and of which nobody is told so.
+    pub(crate) lost_replies: AtomicUsize,
+}
+
+impl FaultyStore {
+    pub(crate) fn over(store: MemoryStore) -> Self {
+        let [conflicts, failing_purges, failing_reads, lost_replies] = Default::default();
+        Self { store, conflicts, failing_purges, failing_reads, lost_replies }
+    }
 }
 
 fn take(left: &AtomicUsize) -> bool {
@@ -30,6 +40,9 @@ impl Store for FaultyStore {
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        if take(&self.failing_reads) {
+            return Err(StoreError::Unavailable("away".into()));
+        }
         self.store.read(owner, id).await
     }
 
@@ -45,7 +58,11 @@ impl Store for FaultyStore {
         if take(&self.conflicts) {
             return Err(StoreError::Conflict);
         }
-        self.store.replace(task, outcome).await
+        let replaced = self.store.replace(task, outcome).await;
+        if replaced.is_ok() && take(&self.lost_replies) {
+            return Err(StoreError::Unavailable("no answer".into()));
+        }
+        replaced
     }
 
     async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {

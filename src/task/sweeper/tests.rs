@@ -113,11 +113,7 @@ async fn waiters_of_an_expired_task_are_released() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_tried_again() {
     let clock = Clock::system();
-    let store = FaultyStore {
-        store: MemoryStore::new(clock),
-        conflicts: AtomicUsize::new(0),
-        failing_purges: AtomicUsize::new(3),
-    };
+    let store = FaultyStore { failing_purges: AtomicUsize::new(3), ..FaultyStore::over(MemoryStore::new(clock)) };
     let store = Arc::new(store);
     let mut swept = swept(store.clone(), clock);
     let task = swept.create(Duration::from_millis(10)).await;
