@@ -337,10 +337,8 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
     gateway.replicas[0].neighbour.cut_off(true);
     let others = [gateway.moved(&opened, 1), gateway.moved(&opened, 2)];
     gateway.claimed(&others[0], &[1]).await;
-    // It knows of it at its next renewal at the latest.
-    gateway.ready(0, 503).await;
+    // It knows by itself that its lease may be over, before any renewal has failed or succeeded.
     gateway.replicas[0].neighbour.cut_off(false);
-    gateway.ready(0, 200).await;
     // A stream at one, what belongs on it at another: the home is one again.
     let mut stream = others[1].listen().await;
     for name in ["Ann", "Bob"] {
@@ -350,6 +348,25 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
         assert_eq!(text_of(&opened.outcome(&id).await), format!("Hello, {name}"));
     }
     assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+/// What one holds that does not know yet that its session goes on elsewhere.
+#[tokio::test]
+async fn a_question_of_one_that_was_taken_for_dead_finds_the_stream() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let other = gateway.moved(&opened, 1);
+    gateway.claimed(&other, &[1]).await;
+    let mut stream = other.listen().await;
+    // Given a task that is made where the session was,
+    let id = opened.start("ask", json!({})).await;
+    opened.until(&id, "input_required").await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    // then its question comes to the stream, though no request of the session has come to its holder since.
+    let question = stream.until_method(ELICIT).await;
+    other.accept(&question, json!({"name": "Ann"})).await;
+    assert_eq!(text_of(&other.outcome(&id).await), "Hello, Ann");
 }
 
 /// Requests at the internal address by whoever has not the key.
