@@ -350,6 +350,24 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
     assert_eq!(gateway.upstream.stats().sessions_opened, 1);
 }
 
+/// Until its next renewal, too: what it opens for a session that goes on elsewhere would hear nothing.
+#[tokio::test]
+async fn one_whose_lease_may_be_over_asks_before_it_serves() {
+    let gateway = three().lease("3s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let other = gateway.moved(&opened, 1);
+    gateway.claimed(&other, &[1]).await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    let mut stream = opened.listen().await;
+    let report = json!({"name": "report", "arguments": {"sections": 9}, "task": {}, "_meta": {"progressToken": "p"}});
+    let id = other.create_with(report).await["taskId"].as_str().unwrap().to_owned();
+    gateway.started("report", 1).await;
+    other.call("release", json!({})).await;
+    stream.until_method("notifications/progress").await;
+    other.cancel(&id).await;
+}
+
 /// What one holds that does not know yet that its session goes on elsewhere.
 #[tokio::test]
 async fn a_question_of_one_that_was_taken_for_dead_finds_the_stream() {

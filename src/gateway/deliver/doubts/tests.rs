@@ -90,6 +90,38 @@ fn shown(stream: &mut mpsc::Receiver<bytes::Bytes>) -> (usize, usize) {
 }
 
 #[tokio::test]
+async fn what_a_process_has_claimed_that_is_gone_or_unknown_is_given_back() {
+    for is_known in [false, true] {
+        let mut world = World::new().await;
+        let sessions = Arc::clone(&world.deliveries.sessions);
+        let (me, other) = (world.ledger.holder().clone(), Holder::begin("other"));
+        world.deliveries = Deliveries::among(sessions, &me, Duration::from_secs(10), false);
+        let far = world.deliveries.far().unwrap();
+        if is_known {
+            far.note_alive(&other);
+        }
+        let claim = |number| Event::Claim { number, stream: crate::gateway::deliver::first_stream(&other) + 1 };
+        let task = world.ledger.apply(&world.task.owner, world.task.id, claim(0)).await.unwrap();
+        // Given another holder that is gone, then it keeps what it has claimed as long as it was heard of.
+        world.deliveries.release_lost(&world.ledger, &task, &Holder::begin("gone")).await;
+        let task = world.now().await;
+        assert_eq!(task.state.questions()[0].progress == Progress::Waiting, !is_known);
+        if is_known {
+            assert!(!world.deliveries.is_dead_end(&task.state.questions()[0]));
+            // Given its end, then no longer, not even where it claims after that; but when it is back.
+            world.deliveries.streams_gone(&world.ledger, &other).await;
+            assert!(world.deliveries.is_dead_end(&task.state.questions()[0]));
+            world.deliveries.release_dead(&world.ledger, &task).await;
+            let number = world.now().await.state.questions()[0].number;
+            let task = world.ledger.apply(&world.task.owner, world.task.id, claim(number)).await.unwrap();
+            assert!(world.deliveries.is_dead_end(&task.state.questions()[0]));
+            far.note_alive(&other);
+            assert!(!world.deliveries.is_dead_end(&task.state.questions()[0]));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_claim_that_was_not_answered_is_shown_once() {
     let world = World::new().await;
     let (stream, mut events) = world.open(8);
