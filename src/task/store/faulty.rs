@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::memory::MemoryStore;
 use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
 /// Fails so many of the next operations of a kind, then works.
@@ -16,20 +16,26 @@ pub(crate) struct FaultyStore {
     pub(crate) store: MemoryStore,
     pub(crate) conflicts: AtomicUsize,
     pub(crate) failing_purges: AtomicUsize,
+    /// Reads and watches.
     pub(crate) failing_reads: AtomicUsize,
     /// Changes that are written, and of which nobody is told so.
     pub(crate) lost_replies: AtomicUsize,
 }
 
 impl FaultyStore {
-    pub(crate) fn over(store: MemoryStore) -> Self {
+    /// One that works.
+    pub(crate) fn new(clock: Clock) -> Self {
         let [conflicts, failing_purges, failing_reads, lost_replies] = Default::default();
-        Self { store, conflicts, failing_purges, failing_reads, lost_replies }
+        Self { store: MemoryStore::new(clock), conflicts, failing_purges, failing_reads, lost_replies }
     }
 }
 
 fn take(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable("no disk".into())
 }
 
 #[async_trait]
@@ -41,7 +47,7 @@ impl Store for FaultyStore {
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
         if take(&self.failing_reads) {
-            return Err(StoreError::Unavailable("away".into()));
+            return Err(away());
         }
         self.store.read(owner, id).await
     }
@@ -71,12 +77,15 @@ impl Store for FaultyStore {
 
     async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
         if take(&self.failing_purges) {
-            return Err(StoreError::Unavailable("no disk".into()));
+            return Err(away());
         }
         self.store.purge(now, at_most).await
     }
 
     async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        if take(&self.failing_reads) {
+            return Err(away());
+        }
         self.store.watch(owner, id).await
     }
 

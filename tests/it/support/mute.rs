@@ -12,14 +12,16 @@ use tokio::sync::watch;
 
 /// The proxy. It stops when it is dropped.
 pub(crate) struct Mute {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     /// What is waited for; nothing any more once it has come.
     awaited: Arc<Mutex<Option<String>>>,
     jobs: Jobs,
 }
 
 impl Mute {
-    pub(crate) async fn start(port: u16) -> Self {
+    /// In front of a local Redis.
+    pub(crate) async fn start(url: &str) -> Self {
+        let port = url.rsplit(':').next().unwrap().parse().unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mute = Self { address: listener.local_addr().unwrap(), awaited: Arc::default(), jobs: Jobs::default() };
         let (awaited, jobs) = (Arc::clone(&mute.awaited), mute.jobs.clone());
@@ -30,6 +32,10 @@ impl Mute {
             }
         });
         mute
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
     }
 
     /// From now on the answer to the next request with this in it is lost.

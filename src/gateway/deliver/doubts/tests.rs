@@ -11,7 +11,6 @@ use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::seal::Sealer;
 use crate::task::store::faulty::FaultyStore;
-use crate::task::store::memory::MemoryStore;
 use crate::task::{Holder, Limits, NewTask};
 
 struct World {
@@ -25,7 +24,7 @@ impl World {
     /// A task that asks something.
     async fn new() -> Self {
         let (clock, me) = (Clock::system(), Holder::begin("me"));
-        let store = Arc::new(FaultyStore::over(MemoryStore::shared(clock)));
+        let store = Arc::new(FaultyStore::new(clock));
         let ledger = Ledger::new(Arc::clone(&store) as _, me.clone(), clock, Arc::new(|_| {}));
         let config = Config { idle: Duration::from_secs(600), max: 64 };
         let sessions = Sessions::new(config, Arc::new(Sealer::new([7; 32], [])), clock);
