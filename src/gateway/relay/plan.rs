@@ -306,7 +306,7 @@ fn usual_progress(message: &[u8]) -> Option<&[u8]> {
 
 /// The token in `params` that have nothing inside them but numbers and plain text. Without braces they are one object, so
 /// that there is no other member beside them; without escapes a name is spelled in one way, and its quotes are no text's.
-/// Nothing else is read, which takes a quarter of what reading each member does.
+/// Nothing else is read: reading each member was a quarter of what an event in a burst took.
 fn flat_token(params: &[u8]) -> Option<&[u8]> {
     static TOKEN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"progressToken\":"));
     let members = params.strip_prefix(b"{")?.strip_suffix(b"}")?;
