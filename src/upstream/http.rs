@@ -80,7 +80,7 @@ enum Connections {
     /// Without TLS, and so in HTTP/1.1.
     Plain(Arc<Wires>),
     /// With TLS, in HTTP/1.1 or HTTP/2.
-    Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Secure(Box<Client<HttpsConnector<HttpConnector>, Full<Bytes>>>),
 }
 
 /// A server behind streamable HTTP.
@@ -110,7 +110,7 @@ impl Http {
         let host = host_of(&config.url);
         let connections = || match &host {
             Some(_) => Connections::Plain(Wires::new(connector.clone(), config.url.clone(), config.jobs.clone())),
-            None => Connections::Secure(secure(connector.clone(), config.tls.as_ref())),
+            None => Connections::Secure(Box::new(secure(connector.clone(), config.tls.as_ref()))),
         };
         let target = target_of(&config.url, host.is_some());
         let of_threads = (0..threads::count()).map(|_| connections()).collect();
