@@ -14,6 +14,8 @@ use crate::process::Tree;
 use crate::upstream;
 use crate::window::{self, Latencies, Meter};
 
+/// So many polls of a task come as fast as their answers, and the later ones with pauses.
+const EAGER_POLLS: usize = 1_000;
 /// Polls of a task that does nothing; more mean that it never ends.
 const MOST_POLLS: usize = 10_000;
 /// Tasks that end before memory is read for the first time, so that buffers, threads and tables exist.
@@ -197,11 +199,13 @@ async fn create(client: &mut Client, params: &str) -> Result<Box<str>> {
     Ok(format!(r#"{{"taskId":"{id}"}}"#).into())
 }
 
-/// Reads a task until it is done, as fast as the answers come, and counts how often.
+/// Reads a task until it is done, as fast as the answers come, and counts how often. A disk may take seconds for one of its
+/// waits where others use it too: polls are then not to keep it from all that there is of the CPU.
 async fn poll(client: &mut Client, task: &str) -> Result<usize> {
     for polls in 1..=MOST_POLLS {
         match client.call("tasks/get", task).await?.text("status")? {
             "completed" => return Ok(polls),
+            "working" if polls > EAGER_POLLS => sleep(LOOK_AGAIN).await,
             "working" => {}
             other => bail!("a task that does nothing is {other}"),
         }
