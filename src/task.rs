@@ -20,7 +20,7 @@ use crate::clock::Timestamp;
 
 pub use ledger::{ApplyError, Finish, Hold, Ledger, NewTask, Observer, Transition};
 pub use state::{Answer, Asked, Ending, Event, Progress, Question, Refused, State, Status};
-pub use store::{Limits, Orphan, Position, Quota, QuotaReason, Store, StoreError, Usage};
+pub use store::{Limits, Orphan, Position, Quota, QuotaReason, Step, Store, StoreError, Usage};
 
 /// A task's id: a version 4 UUID, 122 random bits (2025-11-25 tasks, "Task IDs"; "Security Considerations").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

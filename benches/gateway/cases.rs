@@ -2,7 +2,7 @@
 
 use crate::plan::{Action, Era, Figure, Tool};
 use crate::rounds::Options;
-use crate::stand::{Setup, Target};
+use crate::stand::{self, Setup, Target};
 
 /// What is measured together, in interleaved rounds.
 pub(crate) struct Case {
@@ -49,9 +49,16 @@ const TASKGATE_JWT: &str = "taskgate, JWT";
 const TASKGATE_RULED: &str = "taskgate, rules";
 const TASKGATE_ALONE: &str = "taskgate, alone";
 const TASKGATE_SMALL: &str = "taskgate, small calls";
+const TASKGATE_DISK: &str = "taskgate, disk";
+const TASKGATE_FULL: &str = "taskgate, full disk";
+const TASKGATE_REDIS: &str = "taskgate, redis";
 
+/// Milliseconds, in leases.
+const LEASES: Over = Over::Unit(stand::LEASE_SECONDS * 1e3);
+const SECONDS: Over = Over::Unit(1e3);
 const KB: Over = Over::Unit(1e3);
 const MB: Over = Over::Unit(1e6);
+const MIB: Over = Over::Unit(1048576.0);
 
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     all(&Options::full()).into_iter().map(|case| case.name)
@@ -61,6 +68,7 @@ pub(crate) fn all(options: &Options) -> Vec<Case> {
     let mut cases: Vec<_> = PASSES.iter().chain(&MODERN_PASSES).map(pass).collect();
     cases.extend([modern_on_legacy(), jwt(), rules(), noisy()]);
     cases.extend([life(), held(options), held_calls(options), finished(options), idle()]);
+    cases.extend([stores_create(), stores_poll(options), takeover(), million(options)]);
     cases
 }
 
@@ -282,6 +290,88 @@ fn noisy() -> Case {
             over: Over::Run(TASKGATE_ALONE, Figure::P99),
             at_most: 2.0,
         }],
+    }
+}
+
+/// The same load on each kind of store.
+fn on_each_store(action: Action) -> Vec<Run> {
+    vec![
+        Run { label: TASKGATE, target: Target::Taskgate, action },
+        Run { label: TASKGATE_DISK, target: Target::TaskgateDisk, action },
+        Run { label: TASKGATE_REDIS, target: Target::TaskgateRedis, action },
+    ]
+}
+
+/// What a handle costs where it is kept in memory, on disk and in Redis; nothing is judged, since disks differ.
+fn stores_create() -> Case {
+    Case {
+        name: "stores-create",
+        title: "tasks made as fast as their handles come, 64 connections",
+        unit: "create",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: on_each_store(Action::Creates { connections: 64 }),
+        judged: Vec::new(),
+    }
+}
+
+fn stores_poll(options: &Options) -> Case {
+    Case {
+        name: "stores-poll",
+        title: "tasks/get of tasks that have ended, 16 connections",
+        unit: "tasks/get",
+        setup: Setup { raised: true, ..Setup::default() },
+        runs: on_each_store(Action::Polls { connections: 16, count: options.polled }),
+        judged: vec![Judged {
+            what: "CPU per tasks/get on disk, of that in memory",
+            figure: (TASKGATE_DISK, Figure::Cpu),
+            over: Over::Run(TASKGATE, Figure::Cpu),
+            at_most: 2.0,
+        }],
+    }
+}
+
+fn takeover() -> Case {
+    Case {
+        name: "takeover",
+        title: "a replica with 20 held calls is killed",
+        unit: "task",
+        setup: Setup { raised: true, keyed: true, replicas: 2, ..Setup::default() },
+        runs: vec![Run {
+            label: TASKGATE_REDIS,
+            target: Target::TaskgateRedis,
+            action: Action::Takeover { count: 20 },
+        }],
+        judged: vec![Judged {
+            what: "leases until the last task has ended",
+            figure: (TASKGATE_REDIS, Figure::Takeover),
+            over: LEASES,
+            at_most: 2.0,
+        }],
+    }
+}
+
+/// An operation that looked at all tasks would cost a thousand times as much here.
+fn million(options: &Options) -> Case {
+    let (lives, full) = (Action::Lives { connections: 16 }, |figure| (TASKGATE_FULL, figure));
+    Case {
+        name: "million",
+        title: "whole lives as above, on a disk with nothing and with 1,000,000 tasks that have ended",
+        unit: "life",
+        setup: Setup { raised: true, kept: options.kept, ..Setup::default() },
+        runs: vec![
+            Run { label: TASKGATE_DISK, target: Target::TaskgateDisk, action: lives },
+            Run { label: TASKGATE_FULL, target: Target::TaskgateFull, action: lives },
+        ],
+        judged: vec![
+            Judged { what: "seconds until it serves", figure: full(Figure::Start), over: SECONDS, at_most: 10.0 },
+            Judged { what: "MiB after the load", figure: full(Figure::Bytes), over: MIB, at_most: 300.0 },
+            Judged {
+                what: "CPU per life, of that on an empty disk",
+                figure: full(Figure::Cpu),
+                over: Over::Run(TASKGATE_DISK, Figure::Cpu),
+                at_most: 2.0,
+            },
+        ],
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) async fn run(plan: &str) -> Result<()> {
             sample
         }
         Action::Lives { connections } => tasks::lives(&plan, connections).await?,
+        Action::Creates { connections } => tasks::creates(&plan, connections).await?,
+        Action::Polls { connections, count } => tasks::polls(&plan, connections, count).await?,
+        Action::Takeover { count } => tasks::takeover(&plan, count).await?,
         Action::HeldTasks { connections, few, many } => tasks::held(&plan, connections, few, many).await?,
         Action::HeldCalls { count } => tasks::held_calls(&plan, count).await?,
         Action::Finished { connections, count } => tasks::finished(&plan, connections, count).await?,

@@ -9,6 +9,7 @@
 mod cases;
 mod child;
 mod client;
+mod fill;
 mod floor;
 #[path = "../../tests/it/support/keys.rs"]
 #[expect(
@@ -24,6 +25,7 @@ mod nginx;
 mod noise;
 mod plan;
 mod process;
+mod redis;
 mod report;
 mod rounds;
 mod stand;
@@ -63,7 +65,11 @@ struct Arguments {
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_taskgate"))]
     taskgate: PathBuf,
     /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "direct,floor,nginx,taskgate,taskgate-jwt,ruled")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "direct,floor,nginx,taskgate,taskgate-jwt,ruled,taskgate-disk,taskgate-full,taskgate-redis"
+    )]
     targets: Vec<Target>,
     /// Names the cases and stops
     #[arg(long)]
@@ -82,6 +88,9 @@ enum Role {
     /// The smallest proxy
     #[command(hide = true)]
     Floor { upstream: SocketAddr },
+    /// Makes a disk store with so many tasks that have ended
+    #[command(hide = true)]
+    Fill { folder: PathBuf, count: usize },
     /// Carries out one plan and prints what it saw as JSON
     #[command(hide = true)]
     Load { plan: String },
@@ -101,6 +110,9 @@ fn act(arguments: Arguments) -> Result<()> {
     match arguments.role {
         // One thread each, so that on few cores the proxy in the middle is what has to be shared out.
         Some(Role::Upstream { era }) => one_thread()?.block_on(upstream::run(era)),
+        Some(Role::Fill { folder, count }) => {
+            Builder::new_multi_thread().enable_all().build()?.block_on(fill::run(&folder, count))
+        }
         Some(Role::Load { plan }) => one_thread()?.block_on(load::run(&plan)),
         Some(Role::Floor { upstream }) => {
             Builder::new_multi_thread().enable_all().build()?.block_on(floor::run(upstream))

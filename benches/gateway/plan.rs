@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) key: Option<String>,
     /// Where the load goes.
     pub(crate) proxy: SocketAddr,
+    /// Another replica of it, where there is one.
+    pub(crate) other: Option<SocketAddr>,
     /// Where the calls in hand are counted.
     pub(crate) upstream: SocketAddr,
     /// The proxy's process, whose tree is charged for the load; none when there is no proxy.
@@ -50,6 +52,12 @@ pub(crate) enum Action {
     Quiet { tool: Tool, connections: usize, per_second: u32, noise: bool },
     /// Create, get until done, result: again and again.
     Lives { connections: usize },
+    /// Tasks are made as fast as their handles come.
+    Creates { connections: usize },
+    /// So many tasks have ended and are read in turn.
+    Polls { connections: usize, count: usize },
+    /// The replica that holds so many calls is killed; the other one is asked until their tasks have ended.
+    Takeover { count: usize },
     /// `few` and then `many` held calls stand behind tasks while tasks are read.
     HeldTasks { connections: usize, few: usize, many: usize },
     /// So many plain calls wait for their answers.
@@ -173,7 +181,11 @@ pub(crate) enum Figure {
     Requests,
     /// What was refused of a noisy tenant's requests.
     Refused,
-    /// Resident bytes of the proxy: for each thing kept, or in all when it is idle.
+    /// Milliseconds from the death of a replica until all of its tasks have ended.
+    Takeover,
+    /// Milliseconds from the proxy's start until it takes connections.
+    Start,
+    /// Resident bytes of the proxy: for each thing kept, or in all when it is idle or its disk is full of them.
     Bytes,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// A clock tick of `/proc`, which Linux fixes at a hundredth of a second for every program.
 const TICK: Duration = Duration::from_millis(10);
@@ -33,6 +33,14 @@ impl Tree {
             at += 1;
         }
         Ok(Self(tree))
+    }
+
+    /// Kills each of them at once.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let pids = self.0.iter().map(u32::to_string);
+        let killed = std::process::Command::new("kill").arg("-KILL").args(pids).status()?;
+        ensure!(killed.success(), "a process could not be killed");
+        Ok(())
     }
 
     /// User and system time so far.

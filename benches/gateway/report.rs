@@ -157,6 +157,8 @@ fn columns(unit: &str) -> Vec<Column> {
         ratio("CPU, of the floor", Figure::Cpu, FLOOR),
         plain("CPU us/get, few", Figure::CpuFew, 1.0, 2),
         plain("CPU us/get, many", Figure::CpuMany, 1.0, 2),
+        plain("ended after ms", Figure::Takeover, 1.0, 0),
+        plain("serves after ms", Figure::Start, 1.0, 0),
         plain("kB", Figure::Bytes, 1e3, 1),
     ]
 }

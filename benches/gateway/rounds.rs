@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::cases::{self, Case, Run};
 use crate::plan::{Plan, Sample};
 use crate::stand::{Stand, Target};
-use crate::{nginx, process, report};
+use crate::{nginx, process, redis, report};
 
 /// What to measure and for how long.
 pub(crate) struct Options {
@@ -25,6 +25,10 @@ pub(crate) struct Options {
     pub(crate) held_tasks: (usize, usize),
     pub(crate) held_calls: usize,
     pub(crate) finished: usize,
+    /// Tasks that are read in turn.
+    pub(crate) polled: usize,
+    /// Tasks that a disk has when its gateway starts.
+    pub(crate) kept: usize,
 }
 
 /// Files that a process needs beside one for each call it holds.
@@ -42,13 +46,25 @@ impl Options {
             held_tasks: (1_000, 10_000),
             held_calls: 5_000,
             finished: 50_000,
+            polled: 10_000,
+            kept: 1_000_000,
         }
     }
 
     /// Everything once and small: it shows that the bench works, and measures nothing.
     pub(crate) fn quick() -> Self {
         let seconds = 0.2;
-        Self { rounds: 1, warm_up: 0.1, seconds, held_tasks: (50, 200), held_calls: 100, finished: 500, ..Self::full() }
+        Self {
+            rounds: 1,
+            warm_up: 0.1,
+            seconds,
+            held_tasks: (50, 200),
+            held_calls: 100,
+            finished: 500,
+            polled: 500,
+            kept: 5_000,
+            ..Self::full()
+        }
     }
 
     /// A held task takes one file of the proxy and a held plain call two.
@@ -67,6 +83,10 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     if targets.contains(&Target::Nginx) && !nginx::is_installed() {
         println!("nginx is not installed (Debian package nginx): its rows are left out\n");
         targets.retain(|target| *target != Target::Nginx);
+    }
+    if targets.contains(&Target::TaskgateRedis) && !redis::is_installed() {
+        println!("redis is not installed (Debian package redis-server): its rows are left out\n");
+        targets.retain(|target| *target != Target::TaskgateRedis);
     }
     let files = process::most_files()?;
     if options.within(files) != (options.held_tasks.1, options.held_calls) {
@@ -112,7 +132,9 @@ fn wanted(options: &Options) -> Result<Vec<Case>> {
 
 async fn rounds(case: &Case, options: &Options) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
-    for at in 0..options.rounds {
+    // To fill a disk takes minutes.
+    let count = if case.setup.kept > 0 { 1 } else { options.rounds };
+    for at in 0..count {
         let mut round = Round::new();
         // Each round starts with another run, so that none always follows the same one.
         let turn = at % case.runs.len();
@@ -133,6 +155,7 @@ async fn once(case: &Case, run: Run, options: &Options) -> Result<Sample> {
         era: case.setup.clients,
         key: None,
         proxy: nowhere,
+        other: None,
         upstream: nowhere,
         watch: None,
         warm_up: options.warm_up,

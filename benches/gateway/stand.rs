@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use serde_json::json;
 use taskgate::clock::Clock;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::child::{self, Child, End};
 use crate::keys::Key;
-use crate::nginx;
-use crate::plan::{Era, Plan, Sample};
+use crate::plan::{Action, Era, Figure, Plan, Sample};
+use crate::process::Tree;
+use crate::{nginx, redis};
 
 const READY_POLLS: u32 = 500;
 
@@ -33,6 +34,12 @@ pub(crate) enum Target {
     TaskgateJwt,
     /// taskgate with rules for its tools.
     Ruled,
+    /// taskgate with its tasks on disk.
+    TaskgateDisk,
+    /// taskgate with a disk that is full of tasks of earlier lives.
+    TaskgateFull,
+    /// taskgate with its tasks in Redis.
+    TaskgateRedis,
 }
 
 impl fmt::Display for Target {
@@ -41,7 +48,12 @@ impl fmt::Display for Target {
             Self::Direct => "direct",
             Self::Floor => "floor",
             Self::Nginx => "nginx",
-            Self::Taskgate | Self::TaskgateJwt | Self::Ruled => "taskgate",
+            Self::Taskgate
+            | Self::TaskgateJwt
+            | Self::Ruled
+            | Self::TaskgateDisk
+            | Self::TaskgateFull
+            | Self::TaskgateRedis => "taskgate",
         })
     }
 }
@@ -59,6 +71,10 @@ pub(crate) struct Setup {
     pub(crate) ruled: bool,
     /// Two tenants, of which one may ask for little. Goes with `keyed`.
     pub(crate) shared: bool,
+    /// So many tasks are on a full disk when taskgate starts.
+    pub(crate) kept: usize,
+    /// With two, there is another one that shares its Redis.
+    pub(crate) replicas: usize,
     /// What the clients speak.
     pub(crate) clients: Era,
     /// What the upstream speaks.
@@ -67,7 +83,15 @@ pub(crate) struct Setup {
 
 /// The key of all clients, where they have to say who they are.
 const KEY: &str = "bench-key";
-const KEY_SHA256: &str = "b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7";
+const KEYS: &str = "auth:
+  api_keys:
+    - sha256: b0962662e937d44c699c8305d90cbf190b3150c59b13863d1380b5cc3c711bb7
+      subject: bench
+";
+/// What each replica has.
+pub(crate) const LEASE_SECONDS: f64 = 1.0;
+/// What replicas share; no secret here.
+const SEAL_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// The key of the tenant that may ask for little, and how many requests a second it may send.
 pub(crate) const NOISY_KEY: &str = "noisy-key";
@@ -76,10 +100,14 @@ pub(crate) const NOISY_RATE: u32 = 100;
 
 /// The processes of one run.
 pub(crate) struct Stand {
-    // The proxy ends before the upstream, and both before the folder of their logs.
+    // The proxies end before what is behind them, and all before the folder of their logs.
     proxy: Option<Child>,
+    other: Option<(Child, SocketAddr)>,
+    redis: Option<Child>,
     _upstream: Child,
     address: SocketAddr,
+    /// How long the proxy took until it took connections.
+    start: Duration,
     upstream_address: SocketAddr,
     dir: TempDir,
     /// What all clients show, where they have to say who they are.
@@ -92,8 +120,17 @@ impl Stand {
         let (upstream, upstream_address) = Child::role(&["upstream".to_owned(), era_name(setup.upstream)]).await?;
         let upstream_address: SocketAddr = upstream_address.parse().context("the upstream's address")?;
         let credential = setup.keyed.then(|| KEY.to_owned());
-        let mut stand =
-            Self { proxy: None, _upstream: upstream, address: upstream_address, upstream_address, dir, credential };
+        let mut stand = Self {
+            proxy: None,
+            other: None,
+            redis: None,
+            _upstream: upstream,
+            address: upstream_address,
+            start: Duration::ZERO,
+            upstream_address,
+            dir,
+            credential,
+        };
         match target {
             Target::Direct => {}
             Target::Floor => {
@@ -103,6 +140,9 @@ impl Stand {
             }
             Target::Nginx => stand.start_nginx(setup).await?,
             Target::Taskgate => stand.start_taskgate(setup, taskgate).await?,
+            Target::TaskgateDisk => stand.start_on_disk(Setup { kept: 0, ..setup }, taskgate).await?,
+            Target::TaskgateFull => stand.start_on_disk(setup, taskgate).await?,
+            Target::TaskgateRedis => stand.start_on_redis(setup, taskgate).await?,
             Target::TaskgateJwt => stand.start_with_tokens(setup, taskgate).await?,
             Target::Ruled => stand.start_taskgate(Setup { ruled: true, ..setup }, taskgate).await?,
         }
@@ -139,21 +179,63 @@ impl Stand {
         });
         self.credential = Some(key.sign(&key.header(), &claims));
         let auth = format!("auth:\n  jwt:\n    - issuer: bench\n      jwks_file: {}\n", keys.display());
-        self.start_configured(setup, program, &auth).await
+        self.start_configured(setup, program, &auth, "").await
     }
 
     async fn start_taskgate(&mut self, setup: Setup, program: &Path) -> Result<()> {
         self.address = free_address()?;
-        let auth = format!("auth:\n  api_keys:\n    - sha256: {KEY_SHA256}\n      subject: bench\n");
-        self.start_configured(setup, program, if setup.keyed { &auth } else { "" }).await
+        self.start_configured(setup, program, keys(setup), "").await
     }
 
-    async fn start_configured(&mut self, setup: Setup, program: &Path, auth: &str) -> Result<()> {
+    /// With tasks of earlier lives on its disk, where the case wants some.
+    async fn start_on_disk(&mut self, setup: Setup, program: &Path) -> Result<()> {
+        self.address = free_address()?;
+        let folder = self.dir.path().join("store");
+        if setup.kept > 0 {
+            let mut fill = Command::new(std::env::current_exe()?);
+            fill.arg("fill").arg(&folder).arg(setup.kept.to_string()).kill_on_drop(true);
+            let filled = fill.status().await.context("a disk can't be filled")?;
+            ensure!(filled.success(), "a disk could not be filled");
+        }
+        let store = format!("store:\n  kind: disk\n  path: {}\n", folder.display());
+        self.start_configured(setup, program, keys(setup), &store).await
+    }
+
+    async fn start_on_redis(&mut self, setup: Setup, program: &Path) -> Result<()> {
+        let redis = free_address()?;
+        let log = self.log("redis");
+        let arguments = redis::arguments(redis, self.dir.path());
+        let child =
+            self.redis.insert(Child::start("redis-server", Path::new("redis-server"), &arguments, &log, End::Ask)?);
+        takes_connections("redis-server", child, redis, &log).await?;
+        let store = || {
+            let replica = free_address()?;
+            Ok::<_, anyhow::Error>(format!(
+                "store: {{kind: redis, url: \"redis://{redis}/0\"}}
+replica: {{lease: {LEASE_SECONDS}s, address: \"{replica}\"}}
+secrets: {{key: {SEAL_KEY}}}
+"
+            ))
+        };
+        self.address = free_address()?;
+        self.start_configured(setup, program, keys(setup), &store()?).await?;
+        if setup.replicas > 1 {
+            let first = (self.proxy.take(), self.address);
+            self.address = free_address()?;
+            self.start_configured(setup, program, keys(setup), &store()?).await?;
+            self.other = self.proxy.take().zip(Some(self.address));
+            (self.proxy, self.address) = first;
+        }
+        Ok(())
+    }
+
+    async fn start_configured(&mut self, setup: Setup, program: &Path, auth: &str, store: &str) -> Result<()> {
         let admin = free_address()?;
         let mut arguments = vec!["serve".to_owned()];
-        if setup.raised || setup.ruled || !auth.is_empty() {
-            let path = self.dir.path().join("taskgate.yaml");
-            std::fs::write(&path, config(setup, auth, [self.address, admin, self.upstream_address]))?;
+        if setup.raised || setup.ruled || !auth.is_empty() || !store.is_empty() {
+            let path = self.dir.path().join(format!("taskgate-{}.yaml", self.address.port()));
+            let config = config(setup, auth, [self.address, admin, self.upstream_address]);
+            std::fs::write(&path, [store, &config].concat())?;
             arguments.extend(["--config".to_owned(), text(&path)]);
         } else {
             let upstream = format!("http://{}/mcp", self.upstream_address);
@@ -167,15 +249,11 @@ impl Stand {
 
     async fn start_proxy(&mut self, name: &str, program: &Path, arguments: &[String], end: End) -> Result<()> {
         let log = self.log(name);
+        let begun = Instant::now();
         let child = self.proxy.insert(Child::start(name, program, arguments, &log, end)?);
-        for _ in 0..READY_POLLS {
-            child.still_runs(&log)?;
-            if TcpStream::connect(self.address).await.is_ok() {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-        bail!("{name} does not listen on {}: {}", self.address, child::tail(&log))
+        takes_connections(name, child, self.address, &log).await?;
+        self.start = begun.elapsed();
+        Ok(())
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -186,6 +264,7 @@ impl Stand {
     pub(crate) async fn load(&mut self, target: Target, mut plan: Plan) -> Result<Sample> {
         plan.proxy = self.address;
         plan.key.clone_from(&self.credential);
+        plan.other = self.other.as_ref().map(|(_, address)| *address);
         plan.upstream = self.upstream_address;
         plan.watch = self.proxy.as_ref().map(Child::pid).transpose()?;
         let output = Command::new(std::env::current_exe()?)
@@ -196,7 +275,7 @@ impl Stand {
             .output();
         let patience = plan.patience() * 4;
         let output = timeout(patience, output).await.context("the load generator does not end")??;
-        if let Some(proxy) = &mut self.proxy {
+        if let Some(proxy) = self.proxy.as_mut().filter(|_| !matches!(plan.action, Action::Takeover { .. })) {
             let log = self.dir.path().join(format!("{target}.log"));
             proxy.still_runs(&log)?;
         }
@@ -204,8 +283,30 @@ impl Stand {
             let log = child::tail(&self.log(&target.to_string()));
             bail!("{} {log}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        serde_json::from_slice(&output.stdout).context("the load generator's figures")
+        let mut sample: Sample = serde_json::from_slice(&output.stdout).context("the load generator's figures")?;
+        if target == Target::TaskgateFull {
+            let proxy = self.proxy.as_ref().context("no process to look at")?.pid()?;
+            sample.insert(Figure::Start, self.start.as_secs_f64() * 1e3);
+            sample.insert(Figure::Bytes, Tree::of(proxy)?.resident()?);
+        }
+        Ok(sample)
     }
+}
+
+/// What says who callers are, where they have to.
+fn keys(setup: Setup) -> &'static str {
+    if setup.keyed { KEYS } else { "" }
+}
+
+async fn takes_connections(name: &str, child: &mut Child, address: SocketAddr, log: &Path) -> Result<()> {
+    for _ in 0..READY_POLLS {
+        child.still_runs(log)?;
+        if TcpStream::connect(address).await.is_ok() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    bail!("{name} does not listen on {address}: {}", child::tail(log))
 }
 
 fn text(path: &Path) -> String {

@@ -14,10 +14,16 @@ use crate::process::Tree;
 use crate::upstream;
 use crate::window::{self, Latencies, Meter};
 
+/// So many polls of a task come as fast as their answers, and the later ones with pauses.
+const EAGER_POLLS: usize = 1_000;
 /// Polls of a task that does nothing; more mean that it never ends.
 const MOST_POLLS: usize = 10_000;
 /// Tasks that end before memory is read for the first time, so that buffers, threads and tables exist.
 const WARM: usize = 1_000;
+/// How often a task is looked at that ends within seconds.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// A replica that has just begun believes nobody dead for a lease, or for a lease and two seconds if its store was away.
+const BELIEVES: Duration = Duration::from_secs(3);
 /// What is let go of after the last answer is let go of within this.
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -64,6 +70,64 @@ pub(crate) async fn lives(plan: &Plan, connections: usize) -> Result<Sample> {
     Ok(sample)
 }
 
+/// Handles as fast as they come. What they stand for ends by itself.
+pub(crate) async fn creates(plan: &Plan, connections: usize) -> Result<Sample> {
+    let clients = clients(plan.proxy, connections, None).await?;
+    let (seen, meter) = window::measure(plan, clients, |_, mut client, window| async move {
+        let params = Tool::Noop.params(true);
+        let mut handles = Latencies::default();
+        let mut begun = Instant::now();
+        while !window.is_over(begun) {
+            create(&mut client, &params).await?;
+            let ended = Instant::now();
+            if window.holds(ended) {
+                handles.push(ended - begun);
+            }
+            begun = ended;
+        }
+        Ok(handles)
+    })
+    .await?;
+    let handles = Latencies::all(seen);
+    let mut sample = Sample::new();
+    meter.report(&mut sample, handles.len(), handles.len());
+    sample.extend(handles.percentile(50).map(|p50| (Figure::P50, p50)));
+    sample.extend(handles.percentile(99).map(|p99| (Figure::P99, p99)));
+    Ok(sample)
+}
+
+/// Tasks that have ended, read in turn.
+pub(crate) async fn polls(plan: &Plan, connections: usize, count: usize) -> Result<Sample> {
+    let ended = for_each(plan, connections, count, Tool::Small, true).await?;
+    Ok(read(plan, connections, &ended, "completed").await?.map(|cpu| (Figure::Cpu, cpu)).into_iter().collect())
+}
+
+/// From the death of the replica that holds the calls to the end of the last of their tasks, as another replica tells it.
+pub(crate) async fn takeover(plan: &Plan, count: usize) -> Result<Sample> {
+    let victim = tree(plan)?;
+    let key = plan.key.as_deref();
+    let mut client = Client::initialize(plan.proxy, key).await?;
+    let mut other = Client::initialize(plan.other.context("no other replica")?, key).await?;
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(create(&mut client, &Tool::Hold.params(true)).await?);
+    }
+    wait_until_held(plan, count).await?;
+    sleep(BELIEVES).await;
+    victim.kill()?;
+    let killed = Instant::now();
+    let all = async {
+        for id in &ids {
+            while other.call("tasks/get", id).await?.text("status")? == "working" {
+                sleep(LOOK_AGAIN).await;
+            }
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    timeout(plan.patience(), all).await.context("tasks of a dead replica do not end")??;
+    Ok(Sample::from([(Figure::Takeover, killed.elapsed().as_secs_f64() * 1e3)]))
+}
+
 pub(crate) async fn held(plan: &Plan, connections: usize, few: usize, many: usize) -> Result<Sample> {
     let tree = tree(plan)?;
     end(plan, connections, WARM).await?;
@@ -71,10 +135,10 @@ pub(crate) async fn held(plan: &Plan, connections: usize, few: usize, many: usiz
     let before = tree.resident()?;
     let mut ids = hold(plan, connections, few).await?;
     wait_until_held(plan, few).await?;
-    let with_few = read(plan, connections, &ids).await?;
+    let with_few = read(plan, connections, &ids, "working").await?;
     ids.extend(hold(plan, connections, many.saturating_sub(few)).await?);
     wait_until_held(plan, many).await?;
-    let with_many = read(plan, connections, &ids).await?;
+    let with_many = read(plan, connections, &ids, "working").await?;
     sleep(SETTLE).await;
     let mut sample = Sample::new();
     sample.insert(Figure::Bytes, (tree.resident()? - before) / many as f64);
@@ -135,11 +199,13 @@ async fn create(client: &mut Client, params: &str) -> Result<Box<str>> {
     Ok(format!(r#"{{"taskId":"{id}"}}"#).into())
 }
 
-/// Reads a task until it is done, as fast as the answers come, and counts how often.
+/// Reads a task until it is done, as fast as the answers come, and counts how often. A disk may take seconds for one of its
+/// waits where others use it too: polls are then not to keep it from all that there is of the CPU.
 async fn poll(client: &mut Client, task: &str) -> Result<usize> {
     for polls in 1..=MOST_POLLS {
         match client.call("tasks/get", task).await?.text("status")? {
             "completed" => return Ok(polls),
+            "working" if polls > EAGER_POLLS => sleep(LOOK_AGAIN).await,
             "working" => {}
             other => bail!("a task that does nothing is {other}"),
         }
@@ -174,9 +240,8 @@ async fn for_each(
                 let task = create(&mut client, &params).await?;
                 if to_the_end {
                     poll(&mut client, &task).await?;
-                } else {
-                    made.push(task);
                 }
+                made.push(task);
             }
             Ok::<_, anyhow::Error>(made)
         });
@@ -192,7 +257,7 @@ async fn for_each(
 }
 
 /// CPU of a `tasks/get` while the connections read these tasks in turn.
-async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Option<f64>> {
+async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>], are: &'static str) -> Result<Option<f64>> {
     let tasks: Arc<[Box<str>]> = tasks.into();
     let clients = clients(plan.proxy, connections, None).await?;
     let (seen, meter): (Vec<usize>, Meter) = window::measure(plan, clients, |at, mut client, window| {
@@ -204,7 +269,7 @@ async fn read(plan: &Plan, connections: usize, tasks: &[Box<str>]) -> Result<Opt
             while !window.is_over(now) {
                 let task = turns.next().context("no task to read")?;
                 let status = client.call("tasks/get", task).await?.text("status")?;
-                ensure!(status == "working", "a held task is {status}");
+                ensure!(status == are, "a task is {status} and not {are}");
                 now = Instant::now();
                 count += usize::from(window.holds(now));
             }

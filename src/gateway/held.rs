@@ -14,7 +14,7 @@ use http::HeaderMap;
 use crate::jsonrpc::Id;
 use crate::metrics::HeldTask;
 use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, Finish, Hold, State, StoreError, Task};
+use crate::task::{ApplyError, Event, Finish, Hold, State, Step, StoreError, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
@@ -227,9 +227,8 @@ impl HeldCall {
             let id = draft.id.get_or_insert_with(|| self.record.gateway.mint()).clone();
             // Else a call could be with an upstream of which nobody knows where that is.
             if self.session.is_unlisted() && self.session.terms.upstream.id.is_some() {
-                self.record
-                    .note(&Trail::of(&Trace { id, event: None, round: None }, &self.session.terms.upstream))
-                    .await;
+                let trace = Trace { id, event: None, round: None };
+                self.record.note(Step::First, &Trail::of(&trace, &self.session.terms.upstream)).await;
             }
             self.exchange = Some(self.send(draft, places));
         } else if self.record.task.state == State::Queued {
@@ -399,11 +398,11 @@ impl Record {
     }
 
     /// Notes how far the call has come, for whoever takes it up. One that can't be noted is noted a little later.
-    async fn note(&self, trail: &Trail<'_>) {
+    async fn note(&self, step: Step, trail: &Trail<'_>) {
         if !self.is_shared() {
             return;
         }
-        if let Err(error) = self.gateway.ledger.note_trail(&self.task, trail.to_text()).await {
+        if let Err(error) = self.gateway.ledger.note_trail(&self.task, step, trail.to_text()).await {
             tracing::debug!(error = %Chain(&error), task = %self.task.id, "how far a call has come was not noted");
         }
     }

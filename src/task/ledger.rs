@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::state::{Ending, Event, Refused, State, Status};
-use super::store::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::store::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
 pub use holds::Hold;
@@ -250,8 +250,8 @@ impl Ledger {
     ///
     /// # Errors
     /// As there.
-    pub async fn note_trail(&self, task: &Task, trail: Arc<str>) -> Result<(), StoreError> {
-        self.inner.store.note_trail(&task.owner, task.id, task.epoch, trail).await
+    pub async fn note_trail(&self, task: &Task, step: Step, trail: Arc<str>) -> Result<(), StoreError> {
+        self.inner.store.note_trail(&task.owner, task.id, task.epoch, step, trail).await
     }
 
     /// Makes a task. It can be read when this returns (design: readable before announced). The hold is for whoever looks after

@@ -170,6 +170,15 @@ pub struct Orphan {
 /// Says of a task and an epoch whether the holder knows that it has the task under that epoch, or is about to make it.
 pub type Known<'a> = dyn Fn(TaskId, u64) -> bool + Send + Sync + 'a;
 
+/// What is lost with a note of how far a call has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The call itself: nothing that was noted before tells the next holder where it is.
+    First,
+    /// A part of the way, which the next holder goes again.
+    Further,
+}
+
 /// A panic while the lock was held would be one in a store; what the lock guards is still the best there is.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -250,12 +259,20 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn outlives_holders(&self) -> bool;
 
     /// Notes how far a call has come, as text that only holders read: the next holder gets the last note that was kept. It
-    /// changes no version, wakes nobody, and may be lost with what was written last. It goes when the task ends.
+    /// changes no version and wakes nobody. A [`Step::First`] is kept as well as the record is; a [`Step::Further`] may be
+    /// lost with what was written last. It goes when the task ends.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] as for [`Store::read`]; [`StoreError::Conflict`] when the epoch is another or the task has
     /// ended.
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError>;
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        step: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError>;
 
     /// Everybody who holds an unfinished task, be they alive or not.
     ///

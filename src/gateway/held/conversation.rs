@@ -8,7 +8,7 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::sse;
 use crate::task::dialect::core;
 use crate::task::store::Watch;
-use crate::task::{Event, Progress, Question, State, Task, TaskId};
+use crate::task::{Event, Progress, Question, State, Step, Task, TaskId};
 
 use crate::gateway::deliver::Deliveries;
 use crate::gateway::exchange::{Exchange, Happening, Trace};
@@ -165,17 +165,25 @@ impl<'a> Conversation<'a> {
     /// When it is to be noted how far the call has come.
     fn note_at(&self) -> Option<Instant> {
         let moved = self.moved.as_ref()?;
-        Some(match &self.trail {
-            // Whatever was known of the request before is of no use.
-            Some((noted, at)) if noted.id == moved.id => *at + TRAIL_INTERVAL,
-            _ => Instant::now(),
+        Some(match (&self.trail, self.step_to(moved)) {
+            (Some((_, at)), Step::Further) => *at + TRAIL_INTERVAL,
+            (_, Step::First | Step::Further) => Instant::now(),
         })
+    }
+
+    /// Whatever was noted of another request, or before the upstream asked for this round, is of no use.
+    fn step_to(&self, moved: &Trace) -> Step {
+        match &self.trail {
+            Some((noted, _)) if noted.id == moved.id && noted.round == moved.round => Step::Further,
+            _ => Step::First,
+        }
     }
 
     /// Notes how far the call has come.
     async fn note_moved(&mut self) {
         if let Some(trace) = self.moved.take() {
-            self.record.note(&Trail::of(&trace, self.exchange.conversation())).await;
+            let step = self.step_to(&trace);
+            self.record.note(step, &Trail::of(&trace, self.exchange.conversation())).await;
             self.trail = Some((trace, Instant::now()));
         }
     }

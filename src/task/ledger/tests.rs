@@ -103,7 +103,7 @@ async fn what_an_earlier_holder_writes_is_void() {
     let [(orphan, _)] = &second.take_over(&held.holder, 10).await.unwrap()[..] else { panic!("one task") };
     assert!(matches!(first.apply_held(&held, ask(2)).await, Err(ApplyError::Fenced)));
     assert!(matches!(first.end_held(&held, returned()).await, Err(ApplyError::Fenced)));
-    let late = first.note_trail(&held, "late".into()).await;
+    let late = first.note_trail(&held, Step::First, "late".into()).await;
     assert!(matches!(late, Err(StoreError::Conflict)));
     assert!(told.lock().unwrap().is_empty());
     // A client's word counts wherever it comes in.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{CreateRate, Limits, Position, Quota, QuotaReason, Store, StoreError, Usage};
+use super::{CreateRate, Limits, Position, Quota, QuotaReason, Step, Store, StoreError, Usage};
 use crate::clock::{Clock, Timestamp};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;

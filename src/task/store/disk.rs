@@ -9,6 +9,7 @@ mod format;
 mod halt;
 mod reads;
 mod sessions;
+mod sums;
 mod tables;
 mod unreadable;
 mod writer;
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 use super::creates::Buckets;
 use super::watching::Watched;
-use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver, TakeStrays};
@@ -68,8 +69,9 @@ impl DiskStore {
     }
 
     fn over(file: File, folder: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let bytes =
-            file.read(reads::bytes).map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
+        let bytes = file
+            .read_blocking(reads::bytes)
+            .map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
         let shared = Arc::new(Shared { clock, file, watched: Mutex::default(), bytes: AtomicU64::new(bytes) });
         let writer = Writer::start(Arc::clone(&shared)).map_err(|error| OpenError::Folder(folder.to_owned(), error))?;
         Ok(Self { writer, shared, creates: Arc::default() })
@@ -81,7 +83,7 @@ impl DiskStore {
         read: impl Fn(&ReadTransaction, Timestamp) -> Result<T, Halt>,
     ) -> Result<T, StoreError> {
         let try_to = || self.shared.file.read(|transaction| read(transaction, self.shared.clock.now()));
-        match try_to() {
+        match try_to().await {
             Ok(read) => return Ok(read),
             Err(Halt::Refused(error)) => return Err(error),
             Err(Halt::Broken(error)) => {
@@ -89,7 +91,7 @@ impl DiskStore {
             }
         }
         self.writer.heal().await?;
-        try_to().map_err(Halt::into_error)
+        try_to().await.map_err(Halt::into_error)
     }
 
     async fn task(&self, owner: &Owner, id: TaskId) -> Result<Option<Task>, StoreError> {
@@ -117,8 +119,9 @@ impl Store for DiskStore {
         }
         // In one transaction from the owner to the last piece: the row may be another task's by now.
         let (shared, owner) = (Arc::clone(&self.shared), owner.clone());
-        let read =
-            move || shared.file.read(|transaction| reads::big_outcome(transaction, shared.clock.now(), &owner, id));
+        let read = move || {
+            shared.file.read_blocking(|transaction| reads::big_outcome(transaction, shared.clock.now(), &owner, id))
+        };
         let read = tokio::task::spawn_blocking(read).await;
         read.map_err(|error| StoreError::Unavailable(error.into()))?.map_err(Halt::into_error)
     }
@@ -128,7 +131,7 @@ impl Store for DiskStore {
     }
 
     async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
-        self.writer.change(Replace { task, outcome }).await
+        Ok(self.writer.change(Replace { task, outcome }).await?.0)
     }
 
     async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
@@ -166,8 +169,15 @@ impl Store for DiskStore {
         true
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
-        self.writer.change(NoteTrail { owner: owner.clone(), id, epoch, trail }).await
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        step: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
+        self.writer.change(NoteTrail { owner: owner.clone(), id, epoch, step, trail }).await.map(drop)
     }
 
     async fn holders(&self) -> Result<Vec<Holder>, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 
 use super::memory::MemoryStore;
-use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -97,8 +97,15 @@ impl Store for FaultyStore {
         self.store.outlives_holders()
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
-        self.store.note_trail(owner, id, epoch, trail).await
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        step: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
+        self.store.note_trail(owner, id, epoch, step, trail).await
     }
 
     async fn holders(&self) -> Result<Vec<Holder>, StoreError> {

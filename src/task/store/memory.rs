@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::counting::outcome_bytes;
 use super::creates::Buckets;
-use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
@@ -192,7 +192,14 @@ impl Store for MemoryStore {
         self.inner.holders.is_some()
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        _: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
         self.inner.note_trail(owner, id, epoch, trail)
     }
 

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::metrics::label::StoreOp;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
-use super::{Known, Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 
 /// A store that is timed.
 #[derive(Debug)]
@@ -76,8 +76,15 @@ impl<S: Store + ?Sized> Store for MeteredStore<S> {
         self.store.outlives_holders()
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
-        self.timed(StoreOp::Update, self.store.note_trail(owner, id, epoch, trail)).await
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        step: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
+        self.timed(StoreOp::Update, self.store.note_trail(owner, id, epoch, step, trail)).await
     }
 
     async fn holders(&self) -> Result<Vec<Holder>, StoreError> {

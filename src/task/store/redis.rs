@@ -22,7 +22,7 @@ use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
 use super::counting::question_bytes;
-use super::{Known, Limits, Orphan, Position, Purged, Quota, QuotaReason, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Quota, QuotaReason, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::hub::{Hub, HubError, Script};
 use crate::jobs::Jobs;
@@ -151,7 +151,14 @@ impl Store for RedisStore {
         true
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        _: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
         let epoch = epoch.to_string();
         let args = [epoch.as_bytes(), trail.as_bytes()];
         let noted = self.inner.of_task(&self.inner.scripts.note_trail, owner, id, &args).await?;

@@ -29,7 +29,7 @@ use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
 use crate::task::store::{Known, Purged, Watch};
-use crate::task::{Holder, Limits, Orphan, Outcome, Owner, Position, Store, StoreError, Task, TaskId, Usage};
+use crate::task::{Holder, Limits, Orphan, Outcome, Owner, Position, Step, Store, StoreError, Task, TaskId, Usage};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
 use crate::tenant::{Caller, Principal};
@@ -376,8 +376,15 @@ impl Store for Noting {
         self.store.outlives_holders()
     }
 
-    async fn note_trail(&self, owner: &Owner, id: TaskId, epoch: u64, trail: Arc<str>) -> Result<(), StoreError> {
-        let noted = self.store.note_trail(owner, id, epoch, Arc::clone(&trail)).await;
+    async fn note_trail(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        epoch: u64,
+        step: Step,
+        trail: Arc<str>,
+    ) -> Result<(), StoreError> {
+        let noted = self.store.note_trail(owner, id, epoch, step, Arc::clone(&trail)).await;
         if noted.is_ok() {
             self.notes.send_modify(|notes| notes.push(trail));
         }

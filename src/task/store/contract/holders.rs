@@ -8,8 +8,8 @@ pub(crate) async fn hands_luggage_to_the_next_holder(store: Arc<dyn Store>) {
     let made = store.create(task(&alice()), Some("draft".into()), &AMPLE).await.unwrap();
     assert_eq!((made.epoch, &made.holder), (1, &first));
     assert_eq!(store.holders().await.unwrap(), std::slice::from_ref(&first));
-    store.note_trail(&alice(), made.id, 1, "here".into()).await.unwrap();
-    store.note_trail(&alice(), made.id, 1, "there".into()).await.unwrap();
+    store.note_trail(&alice(), made.id, 1, Step::First, "here".into()).await.unwrap();
+    store.note_trail(&alice(), made.id, 1, Step::Further, "there".into()).await.unwrap();
     assert_eq!(store.read(&alice(), made.id).await.unwrap().unwrap().version, made.version);
     let mut watch = store.watch(&alice(), made.id).await.unwrap().unwrap();
     assert!(store.take_over(&second, &first, 10).await.unwrap().is_empty());
@@ -21,15 +21,15 @@ pub(crate) async fn hands_luggage_to_the_next_holder(store: Arc<dyn Store>) {
     assert_eq!(store.holders().await.unwrap(), std::slice::from_ref(&second));
     assert!(store.take_over(&first, &second, 10).await.unwrap().is_empty());
     // Whoever was fast asleep meanwhile has no say any more.
-    let late = store.note_trail(&alice(), made.id, 1, "nowhere".into()).await;
+    let late = store.note_trail(&alice(), made.id, 1, Step::First, "nowhere".into()).await;
     assert!(matches!(late, Err(StoreError::Conflict)));
     assert!(matches!(store.replace(ended(&made), None).await, Err(StoreError::Conflict)));
     store.replace(ended(&orphan.task), None).await.unwrap();
     assert!(store.holders().await.unwrap().is_empty());
     assert!(store.take_over(&second, &first, 10).await.unwrap().is_empty());
-    let late = store.note_trail(&alice(), made.id, 2, "nowhere".into()).await;
+    let late = store.note_trail(&alice(), made.id, 2, Step::Further, "nowhere".into()).await;
     assert!(matches!(late, Err(StoreError::Conflict)));
-    let missing = store.note_trail(&alice(), TaskId::random(), 1, "nowhere".into()).await;
+    let missing = store.note_trail(&alice(), TaskId::random(), 1, Step::First, "nowhere".into()).await;
     assert!(matches!(missing, Err(StoreError::NotFound)));
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn gives_a_holder_what_it_does_not_know_of(store: Arc<dyn Store
     for owner in [&alice(), &owner("umbrella", "bob"), &alice(), &alice(), &alice()] {
         made.push(store.create(task(owner), Some("draft".into()), &limits).await.unwrap());
     }
-    store.note_trail(&alice(), made[0].id, 1, "here".into()).await.unwrap();
+    store.note_trail(&alice(), made[0].id, 1, Step::First, "here".into()).await.unwrap();
     store.replace(ended(&made[3]), None).await.unwrap();
     let queued = store.create(task(&alice()), None, &limits).await.unwrap();
     let before = usage(&store, "acme").await;
@@ -107,7 +107,7 @@ pub(crate) async fn gives_a_holder_what_it_does_not_know_of(store: Arc<dyn Store
     assert_eq!((known.draft.as_deref(), known.trail.as_deref()), (Some("draft"), Some("here")));
     assert_eq!(usage(&store, "acme").await, before);
     // Whoever held it under the earlier epoch has no say any more; who holds it now has, and so have others after it.
-    let late = store.note_trail(&alice(), made[0].id, 1, "nowhere".into()).await;
+    let late = store.note_trail(&alice(), made[0].id, 1, Step::Further, "nowhere".into()).await;
     assert!(matches!(late, Err(StoreError::Conflict)));
     store.replace(ended(&known.task), None).await.unwrap();
     assert_eq!(store.take_over(&first, &second, 10).await.unwrap().len(), 4);

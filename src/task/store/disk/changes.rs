@@ -9,27 +9,39 @@ use redb::ReadableTable;
 
 use super::super::counting::{admit, outcome_bytes};
 use super::super::creates::Buckets;
-use super::super::{Limits, Orphan, Purged, Quota, StoreError};
+use super::super::{Limits, Orphan, Purged, Quota, Step, StoreError};
 use super::halt::Halt;
 use super::sessions::forget_ended;
-use super::tables::{Row, Tables, Told, head, may_run, readable, tenant_key};
+use super::tables::{Row, Tables, Told, length, may_run, readable, tenant_key};
 use crate::clock::Timestamp;
 use crate::task::state::State;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
+
+/// How soon what was done has to be in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// Nothing was done.
+    Never,
+    /// It may be lost with the last second, and no reader looks for it.
+    Later,
+    /// It may be lost with the last second, but readers see it at once.
+    Seen,
+    /// Before it is answered.
+    Now,
+}
 
 /// One change, done as a whole or not at all. It may be applied twice where the first transaction came to nothing.
 pub(super) trait Change: Send + 'static {
     /// What it answers.
     type Done: Send + 'static;
 
-    /// Whether it must be in the file before it is answered.
-    const IS_DURABLE: bool = true;
-
     /// Whether it is refused while the disk has little room.
     const IS_NEW: bool = false;
 
-    /// Whether it is there only to see whether the file can be used.
-    const IS_REPAIR: bool = false;
+    /// How soon it has to be in the file.
+    fn due(_: &Self::Done) -> Due {
+        Due::Now
+    }
 
     /// How much it writes beside records.
     fn bytes(&self) -> usize {
@@ -114,13 +126,17 @@ pub(super) struct Replace {
 }
 
 impl Change for Replace {
-    type Done = Arc<Task>;
+    type Done = (Arc<Task>, Due);
+
+    fn due((_, due): &Self::Done) -> Due {
+        *due
+    }
 
     fn bytes(&self) -> usize {
         self.outcome.as_ref().map_or(0, Outcome::bytes)
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Arc<Task>, Halt> {
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Self::Done, Halt> {
         let (row, before) = tables.find(&self.task.owner, self.task.id)?.ok_or(StoreError::NotFound)?;
         if before.version != self.task.version || before.state.is_ended() {
             return Err(StoreError::Conflict.into());
@@ -156,7 +172,9 @@ impl Change for Replace {
         tables.told.push(Told::Changed(Arc::clone(&after)));
         tables.promote(&tenant, &mut counters)?;
         tables.count(&tenant, counted, counters)?;
-        Ok(after)
+        // Words for people about work under way: who works says more of them soon.
+        let is_note = self.outcome.is_none() && before.state == after.state;
+        Ok((after, if is_note { Due::Seen } else { Due::Now }))
     }
 }
 
@@ -182,12 +200,12 @@ impl Change for Purge {
             };
             let tenant = tenant_key(&task.owner.tenant);
             let outcome = tables.outcomes.get(row)?;
-            let length = outcome.and_then(|outcome| Some(head(outcome.value()).ok()?.1)).unwrap_or(0);
+            let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
             let before = tables.counters(&tenant)?;
             let mut counters = before;
             counters.leave(&task);
             counters.usage.kept = counters.usage.kept.saturating_sub(1);
-            counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(length);
+            counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
             tables.remove(row, &task)?;
             tables.told.push(Told::Gone(task.id));
             tables.promote(&tenant, &mut counters)?;
@@ -208,7 +226,10 @@ pub(super) struct NoteRead {
 
 impl Change for NoteRead {
     type Done = bool;
-    const IS_DURABLE: bool = false;
+
+    fn due(is_first: &bool) -> Due {
+        if *is_first { Due::Later } else { Due::Never }
+    }
 
     fn apply(&self, tables: &mut Tables<'_>) -> Result<bool, Halt> {
         let Some((row, _)) = tables.find(&self.owner, self.id)? else { return Ok(false) };
@@ -221,24 +242,31 @@ pub(super) struct NoteTrail {
     pub(super) owner: Owner,
     pub(super) id: TaskId,
     pub(super) epoch: u64,
+    pub(super) step: Step,
     pub(super) trail: Arc<str>,
 }
 
 impl Change for NoteTrail {
-    type Done = ();
-    const IS_DURABLE: bool = false;
+    type Done = Step;
+
+    fn due(step: &Step) -> Due {
+        match step {
+            Step::First => Due::Now,
+            Step::Further => Due::Later,
+        }
+    }
 
     fn bytes(&self) -> usize {
         self.trail.len()
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<(), Halt> {
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Step, Halt> {
         let (row, task) = tables.find(&self.owner, self.id)?.ok_or(StoreError::NotFound)?;
         if task.epoch != self.epoch || task.state.is_ended() {
             return Err(StoreError::Conflict.into());
         }
         tables.trails.insert(row, &*self.trail)?;
-        Ok(())
+        Ok(self.step)
     }
 }
 

@@ -6,10 +6,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, TryLockError};
 
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageError, WriteTransaction};
+use tokio::sync::watch;
 
 use super::format;
 use super::halt::Halt;
@@ -93,11 +94,13 @@ impl Medium for Disk {
     }
 }
 
-/// The open file. Readers hold it while they read; who opens it again waits for them.
+/// The open file. Readers hold it while they read; who opens it again waits for them, and they for it.
 pub(super) struct File {
     folder: PathBuf,
     medium: Box<dyn Medium>,
     database: RwLock<Option<Database>>,
+    /// Told when it was opened again, or closed.
+    openings: watch::Sender<()>,
 }
 
 impl fmt::Debug for File {
@@ -116,7 +119,11 @@ impl File {
             make(folder, &path)?;
         }
         // Later errors of the library don't tell a file without rights from a disk that fails.
-        OpenOptions::new().read(true).write(true).open(&path).map_err(in_folder)?;
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(in_folder)?;
+        if file.metadata().map_err(in_folder)?.len() == 0 {
+            // It gets its name when it is a store, so this was one: the library would make a new one of it, and tell nobody.
+            return Err(OpenError::Damaged(path, "nothing is in it".into()));
+        }
         if let Ok(database) = Builder::new().set_cache_size(CACHE).open_read_only(&path) {
             // To open a file for writing is to write into it. After a crash there is no other way.
             format::check(format::version(&database).unwrap_or_default(), folder)?;
@@ -130,14 +137,28 @@ impl File {
         let mut database = open(&*medium).map_err(|error| opened(error, &folder))?;
         format::bring_up_to_date(&database, &folder)?;
         format::compact(&mut database, medium.size()).map_err(|error| OpenError::Disk(path, error.into()))?;
-        Ok(Self { folder, medium, database: RwLock::new(Some(database)) })
+        Ok(Self { folder, medium, database: RwLock::new(Some(database)), openings: watch::Sender::new(()) })
     }
 
-    /// Reads, with the file held open.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, Halt>) -> Result<T, Halt> {
-        let database = self.database();
-        let database = database.as_ref().ok_or_else(closed)?;
-        read(&database.begin_read()?)
+    /// Reads, with the file held open. To open it again may take long: whoever waits for that keeps no thread from others, and
+    /// no place in a line, which a job that looks elsewhere meanwhile would keep from who opens it.
+    pub(super) async fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, Halt>) -> Result<T, Halt> {
+        let mut openings = None;
+        loop {
+            if let Some(database) = self.try_database() {
+                return read_from(&database, read);
+            }
+            match &mut openings {
+                None => openings = Some(self.openings.subscribe()),
+                // It never fails: the sender is here.
+                Some(openings) => drop(openings.changed().await),
+            }
+        }
+    }
+
+    /// The same on a thread that may block.
+    pub(super) fn read_blocking<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, Halt>) -> Result<T, Halt> {
+        read_from(&self.database(), read)
     }
 
     /// Begins a change; each is saved with what makes the next opening quick, whatever happens until then.
@@ -151,15 +172,24 @@ impl File {
 
     /// Closes the file and opens it: the library refuses everything after an error of the disk.
     pub(super) fn reopen(&self) -> Result<(), redb::Error> {
-        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
-        drop(database.take());
-        *database = Some(open(&*self.medium)?);
-        Ok(())
+        let opened = self.instead(|| open(&*self.medium).map(Some));
+        Ok(opened?)
     }
 
     /// Closes it.
     pub(super) fn close(&self) {
-        drop(self.database.write().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.instead(|| Ok(None)));
+    }
+
+    /// Closes the file, and puts this in its place.
+    fn instead(&self, next: impl FnOnce() -> Result<Option<Database>, DatabaseError>) -> Result<(), DatabaseError> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        drop(database.take());
+        let next = next().map(|next| *database = next);
+        drop(database);
+        // After the lock, or who is told would find it locked.
+        self.openings.send_replace(());
+        next
     }
 
     /// How many bytes are free on the disk.
@@ -170,6 +200,25 @@ impl File {
     fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// `None` while it is opened again.
+    fn try_database(&self) -> Option<RwLockReadGuard<'_, Option<Database>>> {
+        match self.database.try_read() {
+            Ok(database) => Some(database),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+fn read_from<T>(
+    database: &Option<Database>,
+    read: impl FnOnce(&ReadTransaction) -> Result<T, Halt>,
+) -> Result<T, Halt> {
+    let database = database.as_ref().ok_or_else(closed)?;
+    // A page that the disk has spoilt can make the library panic.
+    catch_unwind(AssertUnwindSafe(|| read(&database.begin_read()?)))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("it made no sense".to_owned()).into()))
 }
 
 /// Makes the file under another name: a power cut in the middle leaves what is no store, and nobody would dare to remove it.

@@ -7,7 +7,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 
 use super::file::{NAME, OpenError};
 use super::halt::Halt;
-use super::tables::{Counters, META, RECORDS, TENANTS, Tables, head, record, tenant_key};
+use super::tables::{Counters, META, RECORDS, TENANTS, Tables, length, record, tenant_key};
 use crate::clock::Timestamp;
 
 /// Where the version is.
@@ -15,7 +15,7 @@ const VERSION: &str = "format";
 /// What happens to a file in one transaction.
 type Migration = fn(&WriteTransaction) -> Result<(), Halt>;
 /// Brings a file from the version of its place in the list to the next one.
-const MIGRATIONS: &[Migration] = &[count_anew];
+const MIGRATIONS: &[Migration] = &[count_anew, may_have_sums];
 /// The version that is written.
 pub(super) const CURRENT: u64 = MIGRATIONS.len() as u64;
 
@@ -83,6 +83,11 @@ fn count_anew(transaction: &WriteTransaction) -> Result<(), Halt> {
     Ok(())
 }
 
+/// Version 1 knew no checksums. What it wrote is read without; what is written from now on it could not read.
+fn may_have_sums(_: &WriteTransaction) -> Result<(), Halt> {
+    Ok(())
+}
+
 /// What the tenants have, by their records. How many may run is known again with the next task.
 pub(super) fn recount(tables: &Tables<'_>) -> Result<HashMap<[u8; 16], Counters>, Halt> {
     let mut counted: HashMap<[u8; 16], Counters> = HashMap::new();
@@ -93,7 +98,7 @@ pub(super) fn recount(tables: &Tables<'_>) -> Result<HashMap<[u8; 16], Counters>
         counters.enter(&task);
         counters.usage.kept += 1;
         if let Some(outcome) = tables.outcomes.get(row)? {
-            counters.usage.kept_bytes += head(outcome.value())?.1;
+            counters.usage.kept_bytes += length(outcome.value())?;
         }
     }
     Ok(counted)

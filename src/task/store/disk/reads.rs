@@ -6,12 +6,13 @@ use redb::{ReadTransaction, ReadableTable};
 
 use super::super::{Position, Usage};
 use super::halt::Halt;
+use super::sums::Head;
 use super::tables::{
-    self, Counters, HELD, LOOKUP, OUTCOMES, OWNED, PIECES, RECORDS, Row, TENANTS, find, head, owned_key, owner_key,
+    self, Counters, HELD, LOOKUP, OUTCOMES, OWNED, PIECES, RECORDS, Row, TENANTS, find, owned_key, owner_key,
     tenant_key,
 };
 use crate::clock::Timestamp;
-use crate::task::{Holder, Outcome, Owner, Task, TaskId, codec};
+use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
 /// An owner's task that has not expired.
 pub(super) fn task(
@@ -37,11 +38,11 @@ pub(super) fn outcome(transaction: &ReadTransaction, now: Timestamp, owner: &Own
     let Some((row, _)) = task(transaction, now, owner, id)? else { return Ok(Found::Nothing) };
     let outcomes = transaction.open_table(OUTCOMES)?;
     let Some(stored) = outcomes.get(row)? else { return Ok(Found::Nothing) };
-    let (kind, length, text) = head(stored.value())?;
-    if text.len() as u64 != length {
+    let (head, text) = Head::read(stored.value())?;
+    if text.len() as u64 != head.length {
         return Ok(Found::Big);
     }
-    Ok(Found::Small(codec::outcome(kind, text)?))
+    Ok(Found::Small(head.outcome(text)?))
 }
 
 /// The outcome of an owner's task, whatever its size.
@@ -54,15 +55,14 @@ pub(super) fn big_outcome(
     let Some((row, _)) = task(transaction, now, owner, id)? else { return Ok(None) };
     let outcomes = transaction.open_table(OUTCOMES)?;
     let Some(stored) = outcomes.get(row)? else { return Ok(None) };
-    let (kind, length, _) = head(stored.value())?;
-    let mut text = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    let (head, _) = Head::read(stored.value())?;
+    let mut text = Vec::new();
+    // Where the length is spoilt there is no such room, and no such text.
+    drop(text.try_reserve_exact(usize::try_from(head.length).unwrap_or(0)));
     for piece in transaction.open_table(PIECES)?.range((row, 0)..=(row, u32::MAX))? {
         text.extend_from_slice(piece?.1.value());
     }
-    if text.len() as u64 != length {
-        return Err(Halt::inconsistent("a piece of an outcome is missing"));
-    }
-    Ok(Some(codec::outcome(kind, &text)?))
+    head.outcome(&text).map(Some)
 }
 
 /// A page of an owner's list.

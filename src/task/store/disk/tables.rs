@@ -8,10 +8,12 @@ use ring::digest::{SHA256, digest};
 
 use super::super::counting::question_bytes;
 use super::super::{Limits, Position, Usage};
+use super::changes::Due;
 use super::halt::Halt;
+use super::sums::{self, Head};
 use crate::clock::Timestamp;
 use crate::task::state::{Event, State};
-use crate::task::{Outcome, Owner, SessionNumber, Task, TaskId, codec};
+use crate::task::{Outcome, Owner, SessionNumber, Task, TaskId};
 
 /// Where a record is.
 pub(super) type Row = u64;
@@ -20,9 +22,9 @@ pub(super) type Row = u64;
 pub(super) const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 /// Owner and id together: to look for somebody else's task is to look for one that does not exist.
 pub(super) const LOOKUP: TableDefinition<'static, &[u8; 32], Row> = TableDefinition::new("lookup");
-/// Records as [`codec`] writes them.
+/// Records, each with its checksum.
 pub(super) const RECORDS: TableDefinition<'static, Row, &[u8]> = TableDefinition::new("records");
-/// Outcomes: the kind, the length and, where it is small, the text.
+/// Outcomes: the kind, the length, the checksum and, where it is small, the text.
 pub(super) const OUTCOMES: TableDefinition<'static, Row, &[u8]> = TableDefinition::new("outcomes");
 /// The text of a big outcome, in pieces.
 pub(super) const PIECES: TableDefinition<'static, (Row, u32), &[u8]> = TableDefinition::new("pieces");
@@ -56,8 +58,6 @@ pub(super) const ENDED_UNTIL: TableDefinition<'static, (u64, SessionNumber), ()>
 /// The largest outcome that lies beside its length, and the largest piece of one: with what the page needs for itself it
 /// fills a power of two.
 pub(super) const PIECE: usize = (64 << 10) - 256;
-/// The kind and the length.
-const HEAD: usize = 9;
 
 /// A tenant's name in keys.
 pub(super) fn tenant_key(tenant: &str) -> [u8; 16] {
@@ -109,7 +109,7 @@ pub(super) fn find(
     let Some(row) = lookup.get(&lookup_key(&owner_key(owner), id))?.map(|row| row.value()) else { return Ok(None) };
     // What names a record that could not be read outlives it.
     let Some(text) = records.get(row)? else { return Ok(None) };
-    let task = codec::decode(text.value())?;
+    let task = sums::read_record(text.value())?;
     // Digests that are cut could meet.
     Ok((*task.owner == *owner && task.id == id).then_some((row, task)))
 }
@@ -117,7 +117,7 @@ pub(super) fn find(
 /// The record of a row that something names.
 pub(super) fn record(records: &impl ReadableTable<Row, &'static [u8]>, row: Row) -> Result<Task, Halt> {
     let text = records.get(row)?.ok_or_else(|| Halt::inconsistent("a record is missing"))?;
-    Ok(codec::decode(text.value())?)
+    sums::read_record(text.value())
 }
 
 /// The same where the others of its kind are not to stop for one that can't be read: that is `None`.
@@ -129,11 +129,9 @@ pub(super) fn readable(records: &impl ReadableTable<Row, &'static [u8]>, row: Ro
     }
 }
 
-/// The kind and the whole length of an outcome, and its text where that is small.
-pub(super) fn head(bytes: &[u8]) -> Result<(u8, u64, &[u8]), Halt> {
-    let parts = bytes.split_first_chunk::<HEAD>();
-    let ([kind, length @ ..], text) = parts.ok_or_else(|| Halt::inconsistent("an outcome is cut"))?;
-    Ok((*kind, u64::from_be_bytes(*length), text))
+/// How long an outcome is that is kept.
+pub(super) fn length(kept: &[u8]) -> Result<u64, Halt> {
+    Ok(Head::read(kept)?.0.length)
 }
 
 /// A tenant's counters, and how many of its tasks may run.
@@ -206,6 +204,8 @@ pub(super) struct Tables<'t> {
     pub(super) ended: Table<'t, SessionNumber, u64>,
     pub(super) ended_until: Table<'t, (u64, SessionNumber), ()>,
     pub(super) told: Vec<Told>,
+    /// How soon the file has to have what was done beside what was asked for.
+    pub(super) due: Due,
     /// How many more bytes are kept than before.
     pub(super) bytes: i64,
 }
@@ -231,6 +231,7 @@ impl<'t> Tables<'t> {
             ended: transaction.open_table(ENDED)?,
             ended_until: transaction.open_table(ENDED_UNTIL)?,
             told: Vec::new(),
+            due: Due::Never,
             bytes: 0,
         })
     }
@@ -259,7 +260,7 @@ impl<'t> Tables<'t> {
 
     /// Writes a record that is there.
     pub(super) fn write(&mut self, row: Row, task: &Task) -> Result<(), Halt> {
-        self.records.insert(row, codec::encode(task).as_bytes())?;
+        self.records.insert(row, &*sums::record(task))?;
         Ok(())
     }
 
@@ -315,11 +316,7 @@ impl<'t> Tables<'t> {
         let text = text.as_bytes();
         let is_small = text.len() <= PIECE;
         let beside = if is_small { text } else { &[] };
-        let mut head = Vec::with_capacity(HEAD + beside.len());
-        head.push(codec::kind_of(outcome));
-        head.extend((text.len() as u64).to_be_bytes());
-        head.extend(beside);
-        self.outcomes.insert(row, &*head)?;
+        self.outcomes.insert(row, &*Head::of(outcome, text).with(beside))?;
         if !is_small {
             for (number, piece) in (0..).zip(text.chunks(PIECE)) {
                 self.pieces.insert((row, number), piece)?;
@@ -348,6 +345,8 @@ impl<'t> Tables<'t> {
             counters.enter(&task);
             self.write(row, &task)?;
             self.told.push(Told::Changed(Arc::new(task)));
+            // Its call is sent from now on, which must not be forgotten.
+            self.due = Due::Now;
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! The contract, and what only a file can do: be there afterwards, be somebody else's, be full.
 
+mod faults;
 mod media;
+mod notes;
 mod opening;
 mod power;
 mod sessions;
@@ -13,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::task::state::{Ending, Event, State};
 use crate::task::store::contract::each_contract_test;
-use media::FakeDisk;
+use media::{Dice, FakeDisk};
 
 const AMPLE: Limits =
     Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 40, creates: None };
@@ -56,6 +58,11 @@ fn new_task() -> Task {
         epoch: 0,
         version: 0,
     }
+}
+
+/// All of a record, to compare it.
+fn all_of(task: &Task) -> String {
+    crate::task::codec::encode(task)
 }
 
 fn ended(task: &Task) -> Task {

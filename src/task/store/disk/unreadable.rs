@@ -3,13 +3,13 @@
 use redb::ReadableTable;
 
 use super::halt::Halt;
-use super::tables::{Row, Tables, head};
+use super::tables::{Row, Tables, length};
 
 impl Tables<'_> {
     /// Removes an expired record that can't be read, and what is known of it by other tables; gives its places back. What
     /// names it by its owner stays, and leads nowhere.
     pub(super) fn remove_unreadable(&mut self, row: Row, expiry: u64) -> Result<(), Halt> {
-        let length = self.outcomes.get(row)?.and_then(|outcome| Some(head(outcome.value()).ok()?.1)).unwrap_or(0);
+        let bytes = self.outcomes.get(row)?.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
         let was_held = self.let_go(row)?;
         if let Some(tenant) = self.tenant_of(row, expiry)? {
             let before = self.counters(&tenant)?;
@@ -21,7 +21,7 @@ impl Tables<'_> {
                 usage.running = usage.running.saturating_sub(1);
             }
             usage.kept = usage.kept.saturating_sub(1);
-            usage.kept_bytes = usage.kept_bytes.saturating_sub(length);
+            usage.kept_bytes = usage.kept_bytes.saturating_sub(bytes);
             self.tenant_expiries.remove((&tenant, expiry, row))?;
             self.promote(&tenant, &mut counters)?;
             self.count(&tenant, before, counters)?;

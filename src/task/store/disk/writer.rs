@@ -1,7 +1,8 @@
 //! The one that writes: a thread of its own, since it waits for the disk. It takes every change that waits, does each in
 //! order inside one transaction, commits once, and only then answers: many creates share one wait for the disk.
 //!
-//! Changes that may be lost ride on the next commit, or on one of their own about a second later.
+//! Changes that may be lost ride on the next commit, or on one of their own about a second later. Those of them that readers
+//! look for are shown to them meanwhile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redb::WriteTransaction;
+use redb::{Durability, WriteTransaction};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::changes::Change;
+use super::changes::{Change, Due};
 use super::halt::Halt;
 use super::tables::{Tables, Told};
 use super::{Shared, lock};
@@ -105,12 +106,10 @@ impl Drop for Writer {
 
 /// A change that somebody waits for.
 trait Request: Send {
-    fn is_durable(&self) -> bool;
     fn is_new(&self) -> bool;
-    fn is_repair(&self) -> bool;
     fn bytes(&self) -> usize;
-    /// Does it; says whether it was done. Fails only where the transaction is void.
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<bool, Box<redb::Error>>;
+    /// Does it; says how soon it has to be in the file. Fails only where the transaction is void.
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<Due, Box<redb::Error>>;
     /// Gives the answer: its own, or why everything came to nothing.
     fn answer(self: Box<Self>, lost: Option<&'static str>);
 }
@@ -122,29 +121,25 @@ struct Pending<C: Change> {
 }
 
 impl<C: Change> Request for Pending<C> {
-    fn is_durable(&self) -> bool {
-        C::IS_DURABLE
-    }
-
     fn is_new(&self) -> bool {
         C::IS_NEW
-    }
-
-    fn is_repair(&self) -> bool {
-        C::IS_REPAIR
     }
 
     fn bytes(&self) -> usize {
         self.change.bytes()
     }
 
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<bool, Box<redb::Error>> {
-        let done = match self.change.apply(tables) {
-            Ok(done) => Ok(done),
-            Err(Halt::Refused(error)) => Err(error),
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<Due, Box<redb::Error>> {
+        let (done, due) = match self.change.apply(tables) {
+            Ok(done) => {
+                let due = C::due(&done);
+                (Ok(done), due)
+            }
+            Err(Halt::Refused(error)) => (Err(error), Due::Never),
             Err(Halt::Broken(error)) => return Err(error),
         };
-        Ok(self.done.insert(done).is_ok())
+        self.done = Some(done);
+        Ok(due)
     }
 
     fn answer(self: Box<Self>, lost: Option<&'static str>) {
@@ -163,8 +158,10 @@ struct Heal;
 
 impl Change for Heal {
     type Done = ();
-    const IS_DURABLE: bool = false;
-    const IS_REPAIR: bool = true;
+
+    fn due((): &()) -> Due {
+        Due::Never
+    }
 
     fn apply(&self, _: &mut Tables<'_>) -> Result<(), Halt> {
         Ok(())
@@ -175,9 +172,11 @@ impl Change for Heal {
 struct Writing {
     shared: Arc<Shared>,
     waiting: Receiver<Waiting>,
-    /// With what may be lost in it.
+    /// With what may be lost in it and is not looked for by readers.
     open: Option<WriteTransaction>,
+    /// How many changes may be lost, in it or beyond it.
     lazy: usize,
+    /// Since when.
     lazy_since: Option<Instant>,
     refused_until: Option<Instant>,
     /// When the disk was last looked at, and whether it has room.
@@ -189,8 +188,8 @@ impl Writing {
         while let Some(batch) = self.next_batch() {
             self.work(batch);
         }
-        if let Some(open) = self.open.take()
-            && let Err(error) = open.commit()
+        if self.lazy > 0
+            && let Err(error) = self.attempt(&mut [], Due::Now)
         {
             tracing::warn!(%error, "the last notes were not written");
         }
@@ -229,7 +228,7 @@ impl Writing {
                     return;
                 }
             }
-            let done = catch_unwind(AssertUnwindSafe(|| self.attempt(&mut batch)));
+            let done = catch_unwind(AssertUnwindSafe(|| self.attempt(&mut batch, Due::Never)));
             let done =
                 done.unwrap_or_else(|_| Err(Box::new(redb::Error::Corrupted("a panic while writing".to_owned()))));
             let Err(error) = done else {
@@ -267,32 +266,41 @@ impl Writing {
         (!has_room).then_some("the disk is full")
     }
 
-    fn attempt(&mut self, batch: &mut [Box<dyn Request>]) -> Result<(), Box<redb::Error>> {
-        let transaction = match self.open.take() {
-            Some(open) => open,
-            None => self.shared.file.begin_write()?,
+    /// Does a batch in one transaction, which is in the file as soon as the hastiest of them has to be, or earlier.
+    fn attempt(&mut self, batch: &mut [Box<dyn Request>], mut due: Due) -> Result<(), Box<redb::Error>> {
+        let (mut transaction, mut is_used) = match self.open.take() {
+            Some(open) => (open, true),
+            None => (self.shared.file.begin_write()?, false),
         };
-        let (mut is_due, mut notes) = (false, 0);
         let mut tables = Tables::open(&transaction, self.shared.clock.now())?;
         for request in batch.iter_mut() {
-            let is_done = request.apply(&mut tables)?;
-            is_due |= is_done && request.is_durable();
-            notes += usize::from(is_done && !request.is_durable() && !request.is_repair());
+            let its = request.apply(&mut tables)?;
+            self.lazy += usize::from(matches!(its, Due::Later | Due::Seen));
+            due = due.max(its);
         }
         let (told, bytes) = (std::mem::take(&mut tables.told), tables.bytes);
+        due = due.max(tables.due);
         drop(tables);
-        let lazy = self.lazy + notes;
-        let is_late = lazy >= LAZY_CHANGES || self.lazy_since.is_some_and(|since| since.elapsed() >= LAZY);
-        if is_due || is_late || !told.is_empty() {
-            (self.lazy, self.lazy_since) = (0, None);
-            transaction.commit().map_err(redb::Error::from)?;
-            self.tell(told, bytes);
-        } else if lazy > 0 {
-            (self.open, self.lazy) = (Some(transaction), lazy);
-            self.lazy_since.get_or_insert_with(Instant::now);
-        } else {
-            transaction.abort().map_err(redb::Error::from)?;
+        if self.lazy >= LAZY_CHANGES || self.lazy_since.is_some_and(|since| since.elapsed() >= LAZY) {
+            due = Due::Now;
         }
+        is_used |= due == Due::Later;
+        match due {
+            Due::Now => {
+                transaction.commit().map_err(redb::Error::from)?;
+                (self.lazy, self.lazy_since) = (0, None);
+            }
+            Due::Seen => {
+                transaction.set_durability(Durability::None).map_err(redb::Error::from)?;
+                transaction.commit().map_err(redb::Error::from)?;
+            }
+            Due::Later | Due::Never if is_used => self.open = Some(transaction),
+            Due::Later | Due::Never => transaction.abort().map_err(redb::Error::from)?,
+        }
+        if self.lazy > 0 {
+            self.lazy_since.get_or_insert_with(Instant::now);
+        }
+        self.tell(told, bytes);
         Ok(())
     }
 

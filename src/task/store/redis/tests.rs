@@ -133,7 +133,7 @@ async fn nothing_is_left_of_what_went() {
     for number in 0..20 {
         let made = task(["acme", "umbrella"][number % 2], clock, HOUR);
         let made = store.create(made, Some("draft".into()), &limits).await.unwrap();
-        store.note_trail(&made.owner, made.id, 1, "trail".into()).await.unwrap();
+        store.note_trail(&made.owner, made.id, 1, Step::First, "trail".into()).await.unwrap();
         if number % 3 == 0 {
             store.replace(ended(&made), Some(Outcome::Error("{}".into()))).await.unwrap();
         }
@@ -250,7 +250,7 @@ async fn a_full_server_refuses_new_tasks_alone() {
     let refused = store.create(task("acme", clock, HOUR), None, &LIMITS).await;
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     // but what runs goes on, is taken over and ends,
-    store.note_trail(&made.owner, made.id, made.epoch, "here".into()).await.unwrap();
+    store.note_trail(&made.owner, made.id, made.epoch, Step::First, "here".into()).await.unwrap();
     let (first, second) = (Holder::from_text("first"), Holder::from_text("second"));
     assert_eq!(store.take_over(&first, &second, 10).await.unwrap().len(), 2);
     let mut ended = Task::clone(&store.read(&made.owner, made.id).await.unwrap().unwrap());
@@ -405,7 +405,7 @@ async fn the_documented_rights_are_enough() {
     let store = store(&url, "taskgate", clock, &jobs).await;
     let made = store.create(task("acme", clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap();
     let mut watch = store.watch(&made.owner, made.id).await.unwrap().unwrap();
-    store.note_trail(&made.owner, made.id, 1, "trail".into()).await.unwrap();
+    store.note_trail(&made.owner, made.id, 1, Step::First, "trail".into()).await.unwrap();
     let second = Holder::from_text("second");
     assert_eq!(store.take_over(&made.holder, &second, 10).await.unwrap().len(), 1);
     assert_eq!(store.take_strays(&second, &|_, _| false, 10).await.unwrap().len(), 1);

@@ -107,6 +107,30 @@ impl FakeDisk {
         lock(&self.0).taken.len() as u64 * SECTOR
     }
 
+    /// Another disk with the same on it.
+    pub(super) fn copy(&self) -> Self {
+        let before = lock(&self.0);
+        let state = State { seen: before.seen.clone(), synced: before.synced.clone(), ..State::default() };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Where these bytes are.
+    pub(super) fn find(&self, bytes: &[u8]) -> usize {
+        lock(&self.0).seen.windows(bytes.len()).position(|window| window == bytes).unwrap()
+    }
+
+    /// It forgets one bit.
+    pub(super) fn flip(&self, at: usize, bit: u32) {
+        lock(&self.0).seen[at] ^= 1 << bit;
+    }
+
+    /// The disk after a cut that loses all that was not synced.
+    pub(super) fn after_a_cut_that_loses_all(&self) -> Self {
+        let image = lock(&self.0).synced.clone();
+        let state = State { seen: image.clone(), synced: image, ..State::default() };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
     /// The disk after the cut: of what was not synced any part of any subset is there.
     pub(super) fn after_the_cut(&self, dice: &mut Dice) -> Self {
         let before = lock(&self.0);

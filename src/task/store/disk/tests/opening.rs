@@ -47,7 +47,7 @@ async fn everything_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).unwrap();
     let (one, two) = two_tasks(&store).await;
-    store.note_trail(&one.owner, one.id, 1, "half".into()).await.unwrap();
+    store.note_trail(&one.owner, one.id, 1, Step::Further, "half".into()).await.unwrap();
     let text: Arc<str> = "x\u{e9}".repeat(500_000).into();
     let big = Some(Outcome::Result(text));
     let ended = store.replace(ended(&one), big.clone()).await.unwrap();
@@ -132,7 +132,7 @@ async fn what_is_no_store_is_not_touched() {
     let mut no_head = whole.clone();
     no_head[..4096].fill(0);
     let garbage = b"something else altogether, of another program".repeat(1000);
-    for content in [torn, no_head, garbage, vec![7]] {
+    for content in [torn, no_head, garbage, vec![7], vec![]] {
         fs::write(&file, &content).unwrap();
         let error = open(folder.path()).unwrap_err();
         assert!(matches!(error, OpenError::Damaged(..)), "{error:?}");

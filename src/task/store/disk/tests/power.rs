@@ -10,7 +10,8 @@ use super::media::{Dice, FakeDisk};
 use super::*;
 use crate::task::state::{Ending, Event, State};
 use crate::task::store::disk::format::recount;
-use crate::task::store::disk::tables::{Tables, head};
+use crate::task::store::disk::sums::Head;
+use crate::task::store::disk::tables::Tables;
 
 const SEEDS: u64 = 300;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -97,9 +98,8 @@ async fn round(store: &DiskStore, clock: Clock, dice: &mut Dice, known: &mut Has
             next.state = next.state.apply(Event::End(Ending::Returned { is_error: false }), clock.now()).unwrap();
             Some(Outcome::Result(text(dice).into()))
         };
-        let of = known.get_mut(&id).unwrap();
-        of.version = task.version;
-        of.asked_for = Some(outcome.clone());
+        // What only has another message may be lost, with its version.
+        known.get_mut(&id).unwrap().asked_for = Some(outcome.clone());
         changes.push((next, outcome));
     }
     let made = join_all(creates.into_iter().map(|task| {
@@ -117,7 +117,9 @@ async fn round(store: &DiskStore, clock: Clock, dice: &mut Dice, known: &mut Has
         let of = known.get_mut(&id).unwrap();
         match done {
             Ok(task) => {
-                of.version = task.version;
+                if task.state.is_ended() {
+                    of.version = task.version;
+                }
                 of.outcome = of.asked_for.take().flatten().or(of.outcome.take());
             }
             Err(StoreError::Conflict) => of.asked_for = None,
@@ -137,7 +139,7 @@ async fn round(store: &DiskStore, clock: Clock, dice: &mut Dice, known: &mut Has
         drop(store.take_over(&Holder::from_text("first"), &Holder::from_text("second"), 2).await);
     }
     if let Some(id) = ids_first(known) {
-        drop(store.note_trail(&known[&id].owner, id, 1, "trail".into()).await);
+        drop(store.note_trail(&known[&id].owner, id, 1, Step::Further, "trail".into()).await);
         drop(store.note_read(&known[&id].owner, id).await);
     }
 }
@@ -173,9 +175,9 @@ fn audit(store: &DiskStore) {
         assert_eq!(tables.held.get((task.holder.as_str(), row)).unwrap().is_some(), !task.state.is_ended());
         assert_eq!(tables.drafts.get(row).unwrap().is_some(), !task.state.is_ended());
         if let Some(outcome) = tables.outcomes.get(row).unwrap() {
-            let (_, length, beside) = head(outcome.value()).unwrap();
-            if beside.len() as u64 != length {
-                pieces += length.div_ceil(tables::PIECE as u64);
+            let (head, beside) = Head::read(outcome.value()).unwrap();
+            if beside.len() as u64 != head.length {
+                pieces += head.length.div_ceil(tables::PIECE as u64);
             }
         }
     }

@@ -1,6 +1,12 @@
 //! A disk that has no room, and one that fails: new tasks are refused, the others go on, and it heals.
 
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use redb::{Builder, Database, DatabaseError};
+
 use super::*;
+use crate::task::store::disk::file::Medium;
 use crate::task::store::disk::writer::RESERVE;
 
 fn on(disk: &FakeDisk) -> DiskStore {
@@ -19,7 +25,7 @@ async fn until_creates(store: &DiskStore, are_taken: bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), turned).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), turned).await.unwrap();
 }
 
 #[tokio::test]
@@ -91,4 +97,58 @@ async fn many_share_one_wait_for_the_disk() {
     let (task, before) = (made[0].as_ref().unwrap(), disk.syncs());
     store.note_read(&task.owner, task.id).await.unwrap();
     assert_eq!(disk.syncs(), before);
+}
+
+/// A disk that takes its time to open a file, from the second time on.
+#[derive(Debug)]
+struct Slow {
+    disk: FakeDisk,
+    is_opened: AtomicBool,
+    opening: tokio::sync::mpsc::Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+    in_vain: Sender<()>,
+}
+
+impl Medium for Slow {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        if self.is_opened.swap(true, Ordering::SeqCst) {
+            self.disk.mend();
+            self.opening.try_send(()).unwrap();
+            if lock(&self.go_on).recv_timeout(Duration::from_secs(20)).is_err() {
+                self.in_vain.send(()).ok();
+            }
+        }
+        self.disk.open(builder)
+    }
+
+    fn room(&self) -> Option<u64> {
+        None
+    }
+
+    fn size(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// On one thread: a reader that blocked it would keep everybody else from running, the one who is waited for too.
+#[tokio::test]
+async fn who_reads_while_the_file_is_opened_again_waits_without_a_thread() {
+    let (disk, (opening, mut is_opening), (go, go_on)) =
+        (FakeDisk::default(), tokio::sync::mpsc::channel(1), channel());
+    let (in_vain, was_in_vain) = channel();
+    let is_opened = AtomicBool::new(false);
+    let slow = Slow { disk: disk.clone(), is_opened, opening, go_on: Mutex::new(go_on), in_vain };
+    let file = File::on("folder".into(), Box::new(slow)).unwrap();
+    let store = DiskStore::over(file, Path::new("folder"), Clock::system()).unwrap();
+    let made = create(&store).await.unwrap();
+    disk.cut_after(0);
+    let others = async {
+        is_opening.recv().await.unwrap();
+        let (read, ()) = tokio::join!(store.read(&made.owner, made.id), async { go.send(()).unwrap() });
+        read
+    };
+    let (refused, read) = tokio::join!(create(&store), others);
+    assert!(matches!(refused, Err(StoreError::Unavailable(_))));
+    assert_eq!(all_of(&read.unwrap().unwrap()), all_of(&made));
+    assert!(was_in_vain.try_recv().is_err(), "a thread was kept");
 }

@@ -1,0 +1,101 @@
+//! Checksums. The library has some of its own, and looks at them only after a crash: what the disk spoils later it reads and
+//! hands out. So each record and each outcome has one here, which is held against what was read, every time.
+
+use ring::digest::{Context, SHA256};
+
+use super::super::StoreError;
+use super::halt::Halt;
+use crate::task::{Outcome, Task, codec};
+
+/// A digest, cut: it is against faults, not against people.
+type Sum = [u8; 8];
+
+/// Stands before a record with a sum. Version 1 wrote records without, which begin with a brace.
+const RECORD: u8 = 1;
+/// In the kind of an outcome: it has a sum. Version 1 wrote none.
+const SUMMED: u8 = 0x80;
+
+/// What was read is not what was written.
+#[derive(Debug, thiserror::Error)]
+#[error("the disk has changed what was written: its checksum is another")]
+struct Spoilt;
+
+fn spoilt() -> Halt {
+    Halt::Refused(StoreError::Unavailable(Spoilt.into()))
+}
+
+fn sum(parts: [&[u8]; 2]) -> Sum {
+    let mut context = Context::new(&SHA256);
+    parts.into_iter().for_each(|part| context.update(part));
+    context.finish().as_ref().first_chunk().copied().unwrap_or_default()
+}
+
+/// A record as it is kept.
+pub(super) fn record(task: &Task) -> Vec<u8> {
+    let text = codec::encode(task);
+    let sum = sum([&[RECORD], text.as_bytes()]);
+    [&[RECORD], &sum[..], text.as_bytes()].concat()
+}
+
+/// The record that was kept.
+pub(super) fn read_record(kept: &[u8]) -> Result<Task, Halt> {
+    let Some((&RECORD, rest)) = kept.split_first() else { return Ok(codec::decode(kept)?) };
+    let (expected, text) = rest.split_first_chunk().ok_or_else(spoilt)?;
+    if sum([&[RECORD], text]) != *expected {
+        return Err(spoilt());
+    }
+    Ok(codec::decode(text)?)
+}
+
+/// What stands before the text of an outcome.
+#[derive(Debug)]
+pub(super) struct Head {
+    kind: u8,
+    /// Of the whole text, in bytes.
+    pub(super) length: u64,
+    sum: Option<Sum>,
+}
+
+impl Head {
+    /// That of an outcome with this text.
+    pub(super) fn of(outcome: &Outcome, text: &[u8]) -> Self {
+        let (kind, length) = (codec::kind_of(outcome) | SUMMED, text.len() as u64);
+        Self { kind, length, sum: Some(sum([&front(kind, length), text])) }
+    }
+
+    /// As bytes, with what is to stand beside it.
+    pub(super) fn with(&self, beside: &[u8]) -> Vec<u8> {
+        let sum = self.sum.as_ref().map_or(&[][..], |sum| &sum[..]);
+        [&front(self.kind, self.length), sum, beside].concat()
+    }
+
+    /// The head, and what stands beside it: the text where that is small.
+    pub(super) fn read(kept: &[u8]) -> Result<(Self, &[u8]), Halt> {
+        let cut = || Halt::inconsistent("an outcome is cut");
+        let ([kind, length @ ..], rest) = kept.split_first_chunk::<9>().ok_or_else(cut)?;
+        let length = u64::from_be_bytes(*length);
+        if kind & SUMMED == 0 {
+            return Ok((Self { kind: *kind, length, sum: None }, rest));
+        }
+        let (sum, rest) = rest.split_first_chunk().ok_or_else(cut)?;
+        Ok((Self { kind: *kind, length, sum: Some(*sum) }, rest))
+    }
+
+    /// The outcome, where this is its text.
+    pub(super) fn outcome(&self, text: &[u8]) -> Result<Outcome, Halt> {
+        if text.len() as u64 != self.length {
+            return Err(Halt::inconsistent("a piece of an outcome is missing"));
+        }
+        if self.sum.is_some_and(|expected| sum([&front(self.kind, self.length), text]) != expected) {
+            return Err(spoilt());
+        }
+        Ok(codec::outcome(self.kind & !SUMMED, text)?)
+    }
+}
+
+fn front(kind: u8, length: u64) -> [u8; 9] {
+    let mut front = [kind; 9];
+    let (_, rest) = front.split_at_mut(1);
+    rest.copy_from_slice(&length.to_be_bytes());
+    front
+}
