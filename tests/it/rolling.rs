@@ -79,8 +79,9 @@ async fn rolls(options: Options) {
             let other = gateway.moved_opening(number).open().await;
             assert_eq!(text_of(&other.call("echo", json!({"text": "b"})).await), "b");
             assert_eq!(opened.task(&held).await["status"], "working");
-            // and what it held comes to its end.
+            // and what it held comes to its end, when nothing is on its way to it any more.
             gateway.forget_stopped();
+            shift.goes_on(1).await;
             gateway.upstream.release();
             within(gateway.replicas[number].stopped()).await;
             let moved = gateway.client().with_session_of(&opened);
