@@ -221,8 +221,9 @@ impl App {
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         stop.await;
         self.admin.stopping();
-        self.gateway.drain();
         tracing::info!(drain = ?self.drain, "stopping");
+        self.gateway.leave().await;
+        self.gateway.drain();
         if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("held calls are given up: the drain time is over");
         }

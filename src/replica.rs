@@ -90,6 +90,15 @@ pub trait Replicas: fmt::Debug + Send + Sync {
         keep: Duration,
     ) -> Result<Holder, StoreError>;
 
+    /// Gives up a session that is at home in this process: whoever is asked for it next claims it from [`Holder::nobody`].
+    /// Another's stays another's. A process that is alone has nobody to give it to.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn release_home(&self, _session: SessionNumber, _keep: Duration) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Who claimed a session; `None` where nobody did, so that it is still whose who made it.
     ///
     /// # Errors

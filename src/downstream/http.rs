@@ -238,6 +238,7 @@ impl Endpoints {
             }
             (_, Arrival::Direct(_)) => Bytes::new(),
         };
+        let _placing = self.gateway.placing();
         if self.gateway.has_places() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
             let asking = Asking { route, principal: &caller.principal, version: &version, session: None, body: &body };
             let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));

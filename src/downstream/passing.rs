@@ -171,6 +171,10 @@ impl Endpoints {
             None => Refusal::from(Rejection::from(kind)),
         };
         let mut place = self.gateway.place(&asking).await.map_err(answering)?;
+        if is_passed && matches!(place, Place::There(_)) {
+            // Who passed it on may know more than is remembered here.
+            place = self.gateway.place_anew(&asking).await.map_err(answering)?;
+        }
         for _ in 0..MOST_TRIES {
             let (Place::There(to), Some(passing)) = (place, &self.passing) else { return Ok(None) };
             if is_passed {

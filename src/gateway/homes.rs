@@ -9,15 +9,17 @@ mod alone;
 pub(super) mod bus;
 mod cache;
 mod lease;
+mod leaving;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memchr::memmem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::jsonrpc::{Message, string_value};
 use crate::replica::{Replicas, Standing};
@@ -63,6 +65,12 @@ pub(super) struct Homes {
     lapses: AtomicU64,
     /// When others may be taken for dead again.
     believes: Mutex<Instant>,
+    /// This process is about to stop.
+    leaving: AtomicBool,
+    /// Requests whose place is looked for, or that begin.
+    placed: TaskTracker,
+    /// Whose turn it is to take what comes while this process leaves.
+    turns: AtomicUsize,
 }
 
 /// What of a request decides where it is served.
@@ -105,7 +113,15 @@ impl Homes {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
         let believes = Mutex::new(Instant::now() + sharing.lease);
-        Self { sharing, cache, lapses: AtomicU64::new(0), believes }
+        Self {
+            sharing,
+            cache,
+            lapses: AtomicU64::new(0),
+            believes,
+            leaving: AtomicBool::new(false),
+            placed: TaskTracker::new(),
+            turns: AtomicUsize::new(0),
+        }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
@@ -136,7 +152,7 @@ impl Homes {
             return Ok(None);
         }
         let claimed = self.replicas().home_of(sealed.number).await?;
-        let home = claimed.or_else(|| sealed.maker.clone()).unwrap_or_else(|| Holder::from_text(""));
+        let home = claimed.or_else(|| sealed.maker.clone()).unwrap_or_else(Holder::nobody);
         self.cache.note_home(sealed.number, &home);
         Ok(Some(home))
     }
@@ -172,12 +188,9 @@ impl Gateway {
         if asking.version.is_modern() {
             return self.place_of_stateless(homes, asking).await;
         }
-        let Some(token) = asking.session else { return Ok(Place::Here) };
+        let Some(token) = asking.session else { return Ok(homes.place_of_new().await) };
         let known = self.sessions.known(token);
-        if let Some(session) = &known
-            && !session.is_elsewhere()
-            && session.is_confirmed(homes.lapses())
-        {
+        if known.as_ref().is_some_and(|session| homes.is_settled(session)) {
             return Ok(Place::Here);
         }
         // What is not theirs is nobody's home to them, and answered as such.
@@ -215,8 +228,8 @@ impl Gateway {
             .session
             .filter(|_| !asking.version.is_modern())
             .and_then(|token| Some((token, self.sessions.open(token)?)));
-        // A retry finds nobody who waits for it.
-        let Some((token, sealed)) = sealed else { return Ok(Place::Here) };
+        // A retry finds nobody who waits for it; what is new may begin at yet another.
+        let Some((token, sealed)) = sealed else { return Ok(homes.place_of_new().await) };
         match homes.standing(&elsewhere.holder).await {
             Ok(Standing::Over) => {
                 let known = self.sessions.known(token);
@@ -244,6 +257,9 @@ impl Gateway {
         };
         for _ in 0..MOST_TRIES {
             if home == *me {
+                if let Some(place) = self.hand_over(homes, route, sealed, known.as_ref()).await? {
+                    return Ok(Ok(place));
+                }
                 let is_made_here = sealed.maker.as_ref() == Some(me);
                 // Whatever it made and no longer knows has ended.
                 let adopted = || (!is_made_here).then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
@@ -273,7 +289,10 @@ impl Gateway {
                 },
                 Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
                 Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
-                Standing::Over => home = self.claim_home(homes, sealed.number, &home).await?,
+                Standing::Over => match homes.place_of_new().await {
+                    Place::Here => home = self.claim_home(homes, sealed.number, &home).await?,
+                    there @ Place::There(_) => return Ok(Ok(there)),
+                },
             }
             if home == *me && homes.replicas().has_ended(sealed.number).await? {
                 homes.cache.forget_home(sealed.number);
@@ -287,7 +306,7 @@ impl Gateway {
         let home = homes.replicas().claim_home(number, Some(from), CLAIMABLE).await?;
         homes.cache.note_home(number, &home);
         if home == *homes.replicas().me() {
-            tracing::info!(%from, "a session of a replica that is gone goes on here");
+            tracing::info!(%from, "a session of a replica that is gone, or is about to go, goes on here");
         }
         Ok(home)
     }
@@ -307,19 +326,7 @@ impl Gateway {
 
     /// A retry is served where its call waits, and the next page of a list where the session is that the last one was of.
     async fn place_of_stateless(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
-        // Most requests have neither, and are not parsed here.
-        let has = |member: &str| memmem::find(asking.body, member.as_bytes()).is_some();
-        if !has("requestState") && !has("\"cursor\"") {
-            return Ok(Place::Here);
-        }
-        let Ok(Message::Request { params: Some(params), .. }) = Message::parse(asking.body) else {
-            return Ok(Place::Here);
-        };
-        let Ok(params) = Params::read(params) else { return Ok(Place::Here) };
-        let state = params.request_state.and_then(|state| string_value(state.get()));
-        let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()));
-        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
-        let Some(holder) = parked.or_else(|| listed_at(&self.sealer, &cursor?)) else { return Ok(Place::Here) };
+        let Some(holder) = self.holder_named(asking.body) else { return Ok(homes.place_of_new().await) };
         if holder == *homes.replicas().me() {
             return Ok(Place::Here);
         }
@@ -332,6 +339,23 @@ impl Gateway {
                 _ => Err(error.into()),
             },
         }
+    }
+
+    /// Which process a request of the stateless era says that it goes on from.
+    fn holder_named(&self, body: &[u8]) -> Option<Holder> {
+        // Most requests have neither, and are not parsed here.
+        let has = |member: &str| memmem::find(body, member.as_bytes()).is_some();
+        if !has("requestState") && !has("\"cursor\"") {
+            return None;
+        }
+        let Ok(Message::Request { params: Some(params), .. }) = Message::parse(body) else { return None };
+        let params = Params::read(params).ok()?;
+        let state = params.request_state.and_then(|state| string_value(state.get()));
+        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
+        parked.or_else(|| {
+            let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()))?;
+            listed_at(&self.sealer, &cursor)
+        })
     }
 
     /// Who has the calls that wait for their clients here, where that may be another process.

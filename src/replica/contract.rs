@@ -21,6 +21,7 @@ macro_rules! each_contract_test {
             who_leaves_is_over_at_once,
             a_session_has_one_home,
             a_home_is_taken_from_the_dead_alone,
+            a_home_is_given_up_by_whose_it_is,
             one_of_many_gets_a_home,
             an_ended_session_has_ended_for_everybody,
             notes_of_sessions_run_out,
@@ -99,6 +100,21 @@ pub(super) async fn a_home_is_taken_from_the_dead_alone(of: Join<'_>) {
     assert_eq!(c.claim_home(7, Some(b.me()), LONG).await.unwrap(), *c.me());
     assert_eq!(b.claim_home(7, Some(b.me()), LONG).await.unwrap(), *c.me());
     assert_eq!(a.home_of(7).await.unwrap().as_ref(), Some(c.me()));
+}
+
+pub(super) async fn a_home_is_given_up_by_whose_it_is(of: Join<'_>) {
+    let (a, b, c) = (join(of, "a"), join(of, "b"), join(of, "c"));
+    let nobody = Holder::nobody();
+    a.release_home(7, LONG).await.unwrap();
+    assert_eq!(b.home_of(7).await.unwrap().as_ref(), Some(&nobody));
+    assert_eq!(b.standing(&nobody).await.unwrap(), Standing::Over);
+    assert_eq!(b.claim_home(7, Some(&nobody), LONG).await.unwrap(), *b.me());
+    assert_eq!(c.claim_home(7, Some(&nobody), LONG).await.unwrap(), *b.me());
+    // Another's stays another's.
+    a.release_home(7, LONG).await.unwrap();
+    assert_eq!(c.home_of(7).await.unwrap().as_ref(), Some(b.me()));
+    b.release_home(7, LONG).await.unwrap();
+    assert_eq!(a.claim_home(7, Some(&nobody), LONG).await.unwrap(), *a.me());
 }
 
 pub(super) async fn one_of_many_gets_a_home(of: Join<'_>) {

@@ -180,6 +180,14 @@ impl Replicas for Neighbour {
         Ok(self.me.clone())
     }
 
+    async fn release_home(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError> {
+        let mut notes = self.notes()?;
+        if notes.homes.get(&session).is_none_or(|(_, home)| *home == self.me) {
+            notes.homes.insert(session, (self.until(keep), Holder::nobody()));
+        }
+        Ok(())
+    }
+
     async fn home_of(&self, session: SessionNumber) -> Result<Option<Holder>, StoreError> {
         Ok(self.notes()?.homes.get(&session).map(|(_, home)| home.clone()))
     }

@@ -13,7 +13,7 @@ use super::{BUS_DEPTH, Replicas, Standing};
 use crate::hub::{Hub, HubError, Script};
 use crate::task::{Holder, SessionNumber, StoreError};
 
-/// Takes a session: KEYS: its note. ARGV: from whom, by whom, for how many milliseconds. Gives whose it is.
+/// Hands a session on: KEYS: its note. ARGV: from whom, to whom, for how many milliseconds. Gives whose it is.
 const CLAIM: &str = "local home = redis.call('GET', KEYS[1]) \
     if home and home ~= ARGV[1] and home ~= ARGV[2] then return home end \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
@@ -60,6 +60,21 @@ impl RedisReplicas {
         Ok(())
     }
 
+    /// Gives a session of the one to the other; tells whose it is now.
+    async fn hand_on(
+        &self,
+        session: SessionNumber,
+        from: &Holder,
+        to: &Holder,
+        keep: Duration,
+    ) -> Result<Holder, StoreError> {
+        let keep = millis(keep).to_string();
+        let args = [from.as_str(), to.as_str(), &keep].map(str::as_bytes);
+        let home = self.hub.call(&self.claim, &[&self.home(session)], &args).await?;
+        let home: String = from_redis_value(home).map_err(|_| HubError::Unreadable("a home"))?;
+        Ok(Holder::from_text(&home))
+    }
+
     fn home(&self, session: SessionNumber) -> String {
         format!("{}:home:{session:x}", self.hub.prefix())
     }
@@ -101,11 +116,11 @@ impl Replicas for RedisReplicas {
         from: Option<&Holder>,
         keep: Duration,
     ) -> Result<Holder, StoreError> {
-        let keep = millis(keep).to_string();
-        let args = [from.unwrap_or(&self.me).as_str(), self.me.as_str(), &keep].map(str::as_bytes);
-        let home = self.hub.call(&self.claim, &[&self.home(session)], &args).await?;
-        let home: String = from_redis_value(home).map_err(|_| HubError::Unreadable("a home"))?;
-        Ok(Holder::from_text(&home))
+        self.hand_on(session, from.unwrap_or(&self.me), &self.me, keep).await
+    }
+
+    async fn release_home(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError> {
+        self.hand_on(session, &self.me, &Holder::nobody(), keep).await.map(drop)
     }
 
     async fn home_of(&self, session: SessionNumber) -> Result<Option<Holder>, StoreError> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use taskgate::app::{App, Timing};
 use taskgate::auth::sha256;
-use taskgate::config;
+use taskgate::config::{self, Settings};
 use taskgate::demo::server::{Options, Server, Stats};
 use taskgate::replica::Replicas;
 use taskgate::seal::{Purpose, Sealer};
@@ -213,11 +213,12 @@ impl Setup {
             }
             let balancer = Balancer::start(replicas.iter().map(|replica| replica.address).collect()).await;
             let (address, admin) = (balancer.address, replicas[0].admin);
-            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer) };
+            let again = Some((common, settings, self.timing));
+            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer), again };
         }
         let app = App::start_with(&settings, self.timing).await.unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None }
+        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None, again: None }
     }
 }
 
@@ -231,6 +232,8 @@ pub(crate) struct Gateway {
     /// Where there are several.
     pub(crate) replicas: Vec<Replica>,
     balancer: Option<Balancer>,
+    /// What another of several is started with.
+    again: Option<(Common, Settings, Timing)>,
 }
 
 impl Gateway {
@@ -305,6 +308,13 @@ impl Gateway {
     /// One of several dies, and the balancer asks it no more.
     pub(crate) async fn kill(&mut self, number: usize) {
         self.replicas[number].die().await;
+        self.forget_stopped();
+    }
+
+    /// Another one takes the place of one of several.
+    pub(crate) async fn restart(&mut self, number: usize) {
+        let (common, settings, timing) = self.again.as_ref().expect("there are several");
+        self.replicas[number] = Replica::start(common, settings.clone(), *timing).await;
         self.forget_stopped();
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
@@ -25,6 +26,7 @@ use taskgate::task::Holder;
 use taskgate::task::store::memory::MemoryStore;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 /// What all gateways share.
 pub(crate) struct Common {
@@ -46,6 +48,7 @@ type Joined = (Arc<Neighbour>, Option<SocketAddr>);
 pub(crate) struct Replica {
     app: Option<App>,
     runtime: Option<Runtime>,
+    stopping: Option<JoinHandle<()>>,
     /// Its end of what they share.
     pub(crate) neighbour: Arc<Neighbour>,
     pub(crate) address: SocketAddr,
@@ -73,7 +76,7 @@ impl Replica {
         let app = app.await.unwrap();
         let (neighbour, internal) = joined.lock().unwrap().take().unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Self { app: Some(app), runtime: Some(runtime), neighbour, address, admin, internal }
+        Self { app: Some(app), runtime: Some(runtime), stopping: None, neighbour, address, admin, internal }
     }
 
     /// It is gone from one moment to the next, with all its connections.
@@ -92,12 +95,25 @@ impl Replica {
         }
     }
 
-    /// It stops as a signal stops it.
-    pub(crate) async fn stop(&mut self) {
+    /// It begins to stop as a signal stops it.
+    pub(crate) fn begin_to_stop(&mut self) {
         if let (Some(app), Some(runtime)) = (self.app.take(), &self.runtime) {
-            runtime.spawn(app.run_until(async {})).await.unwrap();
+            self.stopping = Some(runtime.spawn(app.run_until(async {})));
+        }
+    }
+
+    /// Waits for its end, once it has begun to stop.
+    pub(crate) async fn stopped(&mut self) {
+        if let Some(stopping) = self.stopping.take() {
+            stopping.await.unwrap();
         }
         self.kill();
+    }
+
+    /// Both.
+    pub(crate) async fn stop(&mut self) {
+        self.begin_to_stop();
+        self.stopped().await;
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -162,7 +178,11 @@ async fn pass(
     *request.uri_mut() =
         Uri::builder().scheme("http").authority(target.to_string()).path_and_query(path).build().unwrap();
     match client.request(request).await {
-        Ok(response) => Ok(response.map(BodyExt::boxed)),
+        Ok(mut response) => {
+            // Of one hop alone: one that stops says so.
+            response.headers_mut().remove(CONNECTION);
+            Ok(response.map(BodyExt::boxed))
+        }
         Err(error) if error.is_connect() => {
             let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed());
             *response.status_mut() = StatusCode::BAD_GATEWAY;
