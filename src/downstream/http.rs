@@ -240,7 +240,14 @@ impl Endpoints {
         };
         let _placing = self.gateway.placing();
         if self.gateway.has_places() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
-            let asking = Asking { route, principal: &caller.principal, version: &version, session: None, body: &body };
+            let asking = Asking {
+                route,
+                principal: &caller.principal,
+                version: &version,
+                session: None,
+                body: &body,
+                tried: &[],
+            };
             let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));
             // Boxed: every request would have room for it.
             if let Some(response) = Box::pin(elsewhere).await? {

@@ -12,14 +12,14 @@ mod lease;
 mod leaving;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memchr::memmem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{Message, string_value};
 use crate::replica::{Replicas, Standing};
@@ -33,6 +33,8 @@ use super::rejection::Kind;
 use super::session::{Sealed, Session};
 use super::{Gateway, Route};
 use cache::Cache;
+pub use lease::Among;
+use leaving::Leave;
 
 /// How long after it was made a session can be claimed by another process; so long is kept who claimed it, and that it has
 /// ended.
@@ -65,12 +67,7 @@ pub(super) struct Homes {
     lapses: AtomicU64,
     /// When others may be taken for dead again.
     believes: Mutex<Instant>,
-    /// This process is about to stop.
-    leaving: AtomicBool,
-    /// Requests whose place is looked for, or that begin.
-    placed: TaskTracker,
-    /// Whose turn it is to take what comes while this process leaves.
-    turns: AtomicUsize,
+    leave: Leave,
 }
 
 /// What of a request decides where it is served.
@@ -86,6 +83,8 @@ pub struct Asking<'a> {
     pub session: Option<&'a str>,
     /// The whole body.
     pub body: &'a [u8],
+    /// Who was asked in vain.
+    pub tried: &'a [Holder],
 }
 
 /// Where a request is served.
@@ -106,6 +105,8 @@ pub struct Elsewhere {
     pub address: SocketAddr,
     /// Cancelled when its lease is over.
     pub gone: CancellationToken,
+    /// To be kept until the request has come to it.
+    _on_the_way: TaskTrackerToken,
 }
 
 impl Homes {
@@ -113,15 +114,7 @@ impl Homes {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
         let believes = Mutex::new(Instant::now() + sharing.lease);
-        Self {
-            sharing,
-            cache,
-            lapses: AtomicU64::new(0),
-            believes,
-            leaving: AtomicBool::new(false),
-            placed: TaskTracker::new(),
-            turns: AtomicUsize::new(0),
-        }
+        Self { sharing, cache, lapses: AtomicU64::new(0), believes, leave: Leave::default() }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
@@ -157,7 +150,16 @@ impl Homes {
         Ok(Some(home))
     }
 
+    /// Whether that holder is the home of a session, as far as can be told.
+    async fn is_home(&self, holder: &Holder, sealed: &Sealed) -> bool {
+        let home = self.home_of(sealed).await.ok().flatten();
+        home.or_else(|| self.cache.last_home(sealed.number)).or_else(|| sealed.maker.clone()).as_ref() == Some(holder)
+    }
+
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
+        if *holder == Holder::nobody() || self.cache.is_closing(holder) {
+            return Ok(Standing::Left);
+        }
         if let Some(standing) = self.cache.standing(holder) {
             return Ok(standing);
         }
@@ -167,8 +169,8 @@ impl Homes {
     }
 
     fn elsewhere(&self, holder: Holder, address: SocketAddr) -> Place {
-        let gone = self.cache.gone(&holder);
-        Place::There(Elsewhere { holder, address, gone })
+        let (gone, on_the_way) = (self.cache.gone(&holder), self.cache.on_the_way(&holder));
+        Place::There(Elsewhere { holder, address, gone, _on_the_way: on_the_way })
     }
 }
 
@@ -188,7 +190,7 @@ impl Gateway {
         if asking.version.is_modern() {
             return self.place_of_stateless(homes, asking).await;
         }
-        let Some(token) = asking.session else { return Ok(homes.place_of_new().await) };
+        let Some(token) = asking.session else { return Ok(homes.place_of_new(asking.tried).await) };
         let known = self.sessions.known(token);
         if known.as_ref().is_some_and(|session| homes.is_settled(session)) {
             return Ok(Place::Here);
@@ -196,7 +198,7 @@ impl Gateway {
         // What is not theirs is nobody's home to them, and answered as such.
         let sealed = self.sessions.open(token).filter(|sealed| sealed.terms.are_of(asking.route, asking.principal));
         let Some(sealed) = sealed else { return Ok(Place::Here) };
-        match self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await {
+        match self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await {
             Ok(place) => place,
             // What this process holds goes on without the store.
             Err(_) if known.is_some() => Ok(Place::Here),
@@ -204,39 +206,46 @@ impl Gateway {
         }
     }
 
-    /// The same when what was known of it proved wrong.
+    /// The same when what was known of it proved wrong, as somebody may have said who was asked for it.
     ///
     /// # Errors
     /// As [`Gateway::place`].
     pub async fn place_anew(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
-        if let (Some(homes), Some(token)) = (&self.homes, asking.session)
-            && let Some(sealed) = self.sessions.open(token)
-        {
+        let Some(homes) = &self.homes else { return self.place(asking).await };
+        if let Some(sealed) = asking.session.and_then(|token| self.sessions.open(token)) {
             homes.cache.forget_home(sealed.number);
+        }
+        if let Some(last) = asking.tried.last() {
+            homes.cache.forget_standing(last);
         }
         self.place(asking).await
     }
 
-    /// Where a request is served whose place could not be connected to: nothing was sent to it.
+    /// Where a request is served whose place could not be connected to: nothing was sent to it. It is among those that were
+    /// tried.
     ///
     /// # Errors
     /// [`Kind::Away`] where only that process could serve it.
     pub async fn place_without(&self, asking: &Asking<'_>, elsewhere: &Elsewhere) -> Result<Place, Kind> {
         let Some(homes) = &self.homes else { return Ok(Place::Here) };
         homes.cache.forget_standing(&elsewhere.holder);
+        homes.cache.note_unreachable(&elsewhere.holder);
         let sealed = asking
             .session
             .filter(|_| !asking.version.is_modern())
             .and_then(|token| Some((token, self.sessions.open(token)?)));
         // A retry finds nobody who waits for it; what is new may begin at yet another.
-        let Some((token, sealed)) = sealed else { return Ok(homes.place_of_new().await) };
+        let Some((token, sealed)) = sealed else { return Ok(homes.place_of_new(asking.tried).await) };
         match homes.standing(&elsewhere.holder).await {
-            Ok(Standing::Over) => {
+            Ok(Standing::Alive { .. }) | Err(_) if homes.is_home(&elsewhere.holder, &sealed).await => {
+                self.stand_in(homes, asking.route, token, sealed)
+            }
+            Ok(_) => {
                 let known = self.sessions.known(token);
-                let place = self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await;
+                let place = self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await;
                 place.unwrap_or_else(|error| Err(error.into()))
             }
-            Ok(Standing::Alive { .. }) | Err(_) => self.stand_in(homes, asking.route, token, sealed),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -244,11 +253,12 @@ impl Gateway {
     async fn place_of_session(
         &self,
         homes: &Homes,
-        route: &Route,
+        asking: &Asking<'_>,
         token: &str,
         sealed: &Sealed,
         known: Option<&Arc<Session>>,
     ) -> Result<Result<Place, Kind>, StoreError> {
+        let route = asking.route;
         let (me, lapses) = (homes.replicas().me(), homes.lapses());
         let mut known = known.cloned();
         let Some(mut home) = homes.home_of(sealed).await? else {
@@ -257,14 +267,15 @@ impl Gateway {
         };
         for _ in 0..MOST_TRIES {
             if home == *me {
-                if let Some(place) = self.hand_over(homes, route, sealed, known.as_ref()).await? {
+                if let Some(place) = self.hand_over(homes, asking, sealed, known.as_ref()).await? {
                     return Ok(Ok(place));
                 }
                 let is_made_here = sealed.maker.as_ref() == Some(me);
                 // Whatever it made and no longer knows has ended.
                 let adopted = || (!is_made_here).then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
                 if let Some(session) = known.or_else(adopted) {
-                    if !is_made_here {
+                    // One that was given away may be back, when nobody else is there.
+                    if !is_made_here || session.is_elsewhere() {
                         session.claimed_at(self.clock.now());
                     }
                     session.confirm(lapses);
@@ -278,7 +289,6 @@ impl Gateway {
             match homes.standing(&home).await? {
                 Standing::Alive { address: Some(address) } => return Ok(Ok(homes.elsewhere(home, address))),
                 Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
-                // It went with its process, and the answer says so.
                 // Perhaps it only could not tell, as this process could not.
                 Standing::Over if !homes.may_bury() => match homes.replicas().home_of(sealed.number).await? {
                     Some(claimed) if claimed != home => {
@@ -287,9 +297,12 @@ impl Gateway {
                     }
                     _ => return Ok(self.stand_in(homes, route, token, sealed.clone())),
                 },
-                Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
-                Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
-                Standing::Over => match homes.place_of_new().await {
+                // It went with its process, and the answer says so.
+                Standing::Left | Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
+                Standing::Left | Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => {
+                    return Ok(Ok(Place::Here));
+                }
+                Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
                     Place::Here => home = self.claim_home(homes, sealed.number, &home).await?,
                     there @ Place::There(_) => return Ok(Ok(there)),
                 },
@@ -326,14 +339,16 @@ impl Gateway {
 
     /// A retry is served where its call waits, and the next page of a list where the session is that the last one was of.
     async fn place_of_stateless(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
-        let Some(holder) = self.holder_named(asking.body) else { return Ok(homes.place_of_new().await) };
+        let Some(holder) = self.holder_named(asking.body) else {
+            return Ok(homes.place_of_new(asking.tried).await);
+        };
         if holder == *homes.replicas().me() {
             return Ok(Place::Here);
         }
         match homes.standing(&holder).await {
             Ok(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
             // The call is not there any more, or nobody gets to it.
-            Ok(Standing::Alive { address: None } | Standing::Over) => Ok(Place::Here),
+            Ok(Standing::Alive { address: None } | Standing::Left | Standing::Over) => Ok(Place::Here),
             Err(error) => match homes.cache.last_standing(&holder) {
                 Some(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
                 _ => Err(error.into()),
@@ -391,12 +406,16 @@ impl Homes {
         }
     }
 
+    async fn tell_alive(&self) {
+        self.tell(&bus::Message::Alive { from: self.replicas().me().to_string() }).await;
+    }
+
     /// Where a session was served last, as far as this process remembers.
     fn remembered(&self, sealed: &Sealed) -> Option<Place> {
         let home = self.cache.last_home(sealed.number).or_else(|| sealed.maker.clone())?;
         match self.cache.last_standing(&home)? {
             Standing::Alive { address: Some(address) } => Some(self.elsewhere(home, address)),
-            Standing::Alive { address: None } | Standing::Over => None,
+            Standing::Alive { address: None } | Standing::Left | Standing::Over => None,
         }
     }
 }

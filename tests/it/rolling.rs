@@ -1,6 +1,7 @@
-//! A rolling restart of three gateways under load: nobody notices but those whose call is with a server that takes longer.
+//! A rolling restart of three gateways under load, behind a balancer that asks each whether it is ready: nobody notices but
+//! those whose call is with a server that takes longer.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use taskgate::demo::server::{Era, Options};
 
@@ -8,11 +9,13 @@ use crate::support::{Client, Gateway, Modern, json, text_of, within};
 
 const ELICIT: &str = "elicitation/create";
 
-/// One who works until told to stop, and counts.
+/// Those who work until told to stop, and count.
 #[derive(Default)]
 struct Shift {
     is_over: Cell<bool>,
     rounds: [Cell<u64>; 2],
+    /// Every task that was made.
+    tasks: RefCell<Vec<String>>,
 }
 
 impl Shift {
@@ -27,11 +30,16 @@ impl Shift {
         .await;
     }
 
+    fn note(&self, id: &str) {
+        self.tasks.borrow_mut().push(id.to_owned());
+    }
+
     /// Plain calls and tasks with questions in one session.
     async fn legacy(&self, client: Client) {
         while !self.is_over.get() {
             assert_eq!(text_of(&client.call("echo", json!({"text": "a"})).await), "a");
             let id = client.start("ask", json!({})).await;
+            self.note(&id);
             let mut waiting = client.wait_for(&id).await;
             let question = waiting.until_method(ELICIT).await;
             client.accept(&question, json!({"name": "Ann"})).await;
@@ -49,6 +57,7 @@ impl Shift {
             let done = plain.answer("ask", json!({}), &asked.result, named(&asked.key())).await;
             assert_eq!(done.text(), "Hello, Ann");
             let id = with_tasks.start("ask", json!({})).await;
+            self.note(&id);
             let asking = with_tasks.until(&id, "input_required").await;
             let key = asking["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
             with_tasks.update(&id, named(&key)).await;
@@ -61,32 +70,36 @@ impl Shift {
 async fn rolls(options: Options) {
     let setup = Gateway::setup().replicas(3).server(options).sections("shutdown: {drain: 60s}");
     let mut gateway = setup.tasks("defer: 0s, questions: in_task").start().await;
+    gateway.check_health();
     let shift = Shift::default();
     let client = gateway.open().await;
     let (plain, with_tasks) = (Modern::new(&gateway), Modern::new(&gateway).with_tasks());
+    let reader = Modern::new(&gateway).with_tasks();
     let rolling = async {
         for number in 0..3 {
             // What it holds keeps it from its end,
             let opened = gateway.moved_opening(number).open().await;
             let held = opened.start("hold", json!({})).await;
+            shift.note(&held);
             gateway.started("hold", number as u64 + 1).await;
             gateway.replicas[number].begin_to_stop();
-            gateway.ready(number, 503).await;
             // and meanwhile others serve those who still ask it, with new tasks and new sessions as well,
-            shift.goes_on(3).await;
+            gateway.is_asked(number, false).await;
+            shift.goes_on(1).await;
             let done = opened.start("exact", json!({})).await;
+            shift.note(&done);
             opened.outcome(&done).await;
             let other = gateway.moved_opening(number).open().await;
             assert_eq!(text_of(&other.call("echo", json!({"text": "b"})).await), "b");
             assert_eq!(opened.task(&held).await["status"], "working");
-            // and what it held comes to its end, when nothing is on its way to it any more.
-            gateway.forget_stopped();
-            shift.goes_on(1).await;
+            // and what it held comes to its end.
             gateway.upstream.release();
             within(gateway.replicas[number].stopped()).await;
             let moved = gateway.client().with_session_of(&opened);
             assert_eq!(text_of(&moved.outcome(&held).await), "held to the end");
             gateway.restart(number).await;
+            gateway.check_health();
+            gateway.is_asked(number, true).await;
             shift.goes_on(1).await;
         }
         shift.is_over.set(true);
@@ -94,6 +107,14 @@ async fn rolls(options: Options) {
     tokio::join!(rolling, shift.legacy(client), shift.modern(plain, with_tasks));
     let stats = gateway.upstream.stats();
     assert_eq!((stats.tool("hold").started, stats.cancelled.len()), (3, 0));
+    // All that was begun is there, in either era, and nothing counts any more.
+    let tasks = shift.tasks.take();
+    assert!(tasks.len() >= 12, "{}", tasks.len());
+    for id in &tasks {
+        assert_eq!(reader.task(id).await["status"], "completed", "{id}");
+    }
+    let usage = gateway.usage().await;
+    assert_eq!((usage.running, usage.queued, usage.kept), (0, 0, tasks.len()));
 }
 
 #[tokio::test]

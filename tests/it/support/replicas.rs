@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONNECTION;
@@ -24,13 +25,14 @@ use taskgate::replica::Replicas;
 use taskgate::replica::local::{Neighbour, Neighbourhood};
 use taskgate::task::Holder;
 use taskgate::task::store::memory::MemoryStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 /// What all gateways share.
 pub(crate) struct Common {
-    store: Arc<MemoryStore>,
+    pub(crate) store: Arc<MemoryStore>,
     neighbourhood: Neighbourhood,
 }
 
@@ -131,6 +133,8 @@ impl Drop for Replica {
 pub(crate) struct Balancer {
     pub(crate) address: SocketAddr,
     targets: Arc<Mutex<Vec<SocketAddr>>>,
+    /// Those that it asks whether they are ready: their addresses for clients and for operators.
+    checked: Arc<Mutex<Vec<(SocketAddr, SocketAddr)>>>,
 }
 
 impl Balancer {
@@ -158,13 +162,55 @@ impl Balancer {
                 );
             }
         });
-        Self { address, targets }
+        Self { address, targets, checked: Arc::default() }
+    }
+
+    /// From now on these are asked whether they are ready, again and again; requests go to those that say so.
+    pub(crate) fn check(&self, replicas: &[Replica]) {
+        let is_new = self.checked.lock().unwrap().is_empty();
+        *self.checked.lock().unwrap() = replicas.iter().map(|replica| (replica.address, replica.admin)).collect();
+        if !is_new {
+            return;
+        }
+        let (checked, targets) = (Arc::clone(&self.checked), Arc::clone(&self.targets));
+        Jobs::default().spawn("health checks", async move {
+            loop {
+                let all = checked.lock().unwrap().clone();
+                let mut ready = Vec::new();
+                for (address, admin) in all {
+                    if is_ready(admin).await {
+                        ready.push(address);
+                    }
+                }
+                *targets.lock().unwrap() = ready;
+                tokio::time::sleep(BETWEEN_CHECKS).await;
+            }
+        });
+    }
+
+    /// Whether requests go there.
+    pub(crate) fn asks(&self, address: SocketAddr) -> bool {
+        self.targets.lock().unwrap().contains(&address)
     }
 
     /// From now on only these are asked.
     pub(crate) fn use_only(&self, targets: Vec<SocketAddr>) {
         *self.targets.lock().unwrap() = targets;
     }
+}
+
+/// How often a balancer asks.
+const BETWEEN_CHECKS: Duration = Duration::from_millis(20);
+
+async fn is_ready(admin: SocketAddr) -> bool {
+    let asking = async {
+        let mut stream = TcpStream::connect(admin).await?;
+        stream.write_all(format!("GET /readyz HTTP/1.1\r\nHost: {admin}\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    asking.await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
 }
 
 type Passed = Response<BoxBody<Bytes, hyper::Error>>;
