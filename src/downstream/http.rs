@@ -248,9 +248,8 @@ impl Endpoints {
                 body: &body,
                 tried: &[],
             };
-            let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));
             // Boxed: every request would have room for it.
-            if let Some(response) = Box::pin(elsewhere).await? {
+            if let Some(response) = Box::pin(self.elsewhere(parts, asking, &body, (is_passed, peer))).await? {
                 return Ok(Answered::There(response));
             }
         }

@@ -24,6 +24,7 @@ impl Drop for Program {
 }
 
 /// Starts one; `None` where it is not installed, which is a failure in CI.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn program(name: &str, arguments: &[&str]) -> Option<Program> {
     match Command::new(name).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => Some(Program(child)),

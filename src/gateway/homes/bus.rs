@@ -183,11 +183,7 @@ impl Gateway {
                 homes.tell_alive().await;
             }
             Message::Closing { from } => self.part_from(Holder::from_text(&from)),
-            Message::Parted { to, from } => {
-                if to == me.as_str() {
-                    homes.parted(&Holder::from_text(&from));
-                }
-            }
+            Message::Parted { to, from } if to == me.as_str() => homes.parted(&Holder::from_text(&from)),
             Message::Ended { session } => {
                 let Some(number) = number_of(&session) else { return };
                 homes.cache.forget_home(number);
@@ -230,7 +226,7 @@ impl Gateway {
                     homes.tell(&Message::NotMine { task, to: from, from: me.to_string() }).await;
                 }
             }
-            Message::Mine { .. } | Message::NotMine { .. } | Message::Event { .. } => {}
+            Message::Mine { .. } | Message::NotMine { .. } | Message::Event { .. } | Message::Parted { .. } => {}
             Message::Offer { task, session, owner } => {
                 let (Some(id), Some(session)) = (TaskId::parse(&task), number_of(&session)) else { return };
                 // Most replicas have no stream for it, and read nothing.

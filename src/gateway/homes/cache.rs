@@ -148,8 +148,9 @@ impl Cache {
     /// Those that may begin something new, as far as they can be reached.
     pub(super) fn staying(&self) -> Vec<Holder> {
         let notes = self.notes();
-        let is_out_of_reach = |holder| notes.unreachable.get(holder).is_some_and(|noted| noted.elapsed() < self.fresh);
-        let stays = |holder: &&Holder| !notes.leaving.contains_key(*holder) && !is_out_of_reach(*holder);
+        let is_out_of_reach =
+            |holder: &Holder| notes.unreachable.get(holder).is_some_and(|noted| noted.elapsed() < self.fresh);
+        let stays = |holder: &&Holder| !notes.leaving.contains_key(*holder) && !is_out_of_reach(holder);
         notes.gone.keys().filter(stays).cloned().collect()
     }
 
