@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: check test fuzz crash interop bench demo schema
+.PHONY: check test valkey fuzz crash interop bench demo schema
 
 ## Format, lints and documentation without a warning.
 check:
@@ -13,6 +13,14 @@ check:
 ## Every test that needs nothing but Rust.
 test:
 	$(CARGO) test --locked --no-fail-fast
+
+## The tests that start a Redis, over a Valkey in its place.
+valkey:
+	mkdir -p target/valkey
+	ln -sf "$$(command -v valkey-server)" target/valkey/redis-server
+	ln -sf "$$(command -v valkey-cli)" target/valkey/redis-cli
+	PATH="$(CURDIR)/target/valkey:$$PATH" sh -ec 'redis-server --version | grep Valkey; \
+	  $(CARGO) test --locked --lib -- redis hub; $(CARGO) test --locked --test it -- redis:: replicas::'
 
 ## Each fuzz target for FUZZ_SECONDS (60) with cargo-fuzz, which needs a nightly toolchain; `make test` runs them without it.
 FUZZ_SECONDS ?= 60

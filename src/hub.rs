@@ -20,8 +20,8 @@ use crate::jobs::Jobs;
 use address::Address;
 use connection::{Connection, is_broken};
 
-/// How long a command may take, what its own bytes take left out. Where nothing at all is heard of the server for so long,
-/// those that come are refused at once; those that wait have their own time.
+/// How long a command may take, what its own bytes take left out. When one is late, and nothing was heard of the server since
+/// the last ping, those that come are refused at once; those that wait have their own time.
 const COMMAND: Duration = Duration::from_secs(2);
 /// How long a script may take that walks through more than one record.
 pub const LONG_COMMAND: Duration = Duration::from_secs(10);
@@ -230,7 +230,6 @@ impl Hub {
         let bytes: usize =
             command.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 }).sum();
         let limit = limit + Duration::from_secs(1).mul_f64(bytes as f64 / SLOW as f64);
-        let began = Instant::now();
         let done = timeout(limit, connection.run(command)).await;
         // A cluster is more than the node that failed; its own connection looks after the others.
         let is_single = connection.is_ordered();
@@ -242,7 +241,7 @@ impl Hub {
             }
             Ok(_) => self.inner.heard(),
             // One that is late fails alone, unless the server says nothing to anybody.
-            Err(_) if is_single => self.inner.waited_in_vain(link.number, began),
+            Err(_) if is_single => self.inner.waited_in_vain(link.number),
             Err(_) => {}
         }
         match done {
@@ -395,9 +394,10 @@ impl Inner {
         }
     }
 
-    /// Somebody has waited since then.
-    fn waited_in_vain(&self, number: u64, since: Instant) {
-        if self.last_heard() > since {
+    /// Somebody has waited as long as one may.
+    fn waited_in_vain(&self, number: u64) {
+        // A server that is there is heard of with each ping at least.
+        if self.last_heard().elapsed() < PING.min(COMMAND / 2) {
             return;
         }
         let is_news = self.link.send_if_modified(|link| {

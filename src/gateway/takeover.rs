@@ -371,7 +371,7 @@ impl Found<'_> {
         let mut work = std::pin::pin!(work);
         tokio::select! {
             done = &mut work => Ok(done),
-            Ok(_) = &mut over => Err(Stopped::Over),
+            _ = &mut over => Err(Stopped::Over),
             () = tokio::time::sleep_until(deadline) => Err(Stopped::Fault(Fault::Deadline { started: true })),
             () = gateway.kill.cancelled() => Err(Stopped::Fault(Fault::Shutdown)),
         }

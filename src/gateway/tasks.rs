@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -16,6 +15,7 @@ use crate::jsonrpc::{self, Id, string_value};
 use crate::seal::Purpose;
 use crate::sse;
 use crate::task::dialect::core::{self, Payload};
+use crate::task::ledger::patient;
 use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, StoreError, Task, TaskId};
 
 use super::call::{Answer, Call};
@@ -27,8 +27,6 @@ use super::{Gateway, Request, Route, owner};
 
 /// Tasks on one page of `tasks/list`.
 const PAGE: usize = 50;
-/// How soon a task is read again that could not be read.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Events that may wait for a slow reader before they are dropped.
 const WAITING_EVENTS: usize = 64;
 /// How soon a client that lost a stream should come back, in milliseconds.
@@ -107,7 +105,7 @@ impl Gateway {
         let task = self.named_task(call, request).await?;
         let owner = Owner::clone(&task.owner);
         if task.state.is_ended() {
-            let message = self.outcome_message(&call.route, &task, &request.id).await?;
+            let message = self.outcome_message(&call.route, &task, &request.id).await??;
             self.note_read(&task).await;
             return Ok(Answer::json(message));
         }
@@ -116,29 +114,36 @@ impl Gateway {
         }
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
-            ended = self.ledger.wait(&owner, task.id, |_| false) => {
-                let task = ended?.ok_or(Kind::NoTask(Some(task.id)))?;
-                let message = self.outcome_message(&call.route, &task, &request.id).await?;
+            message = async {
+                let task = self.ledger.wait(&owner, task.id, |_| false).await.ok_or(Kind::NoTask(Some(task.id)))?;
+                let message = patient(|| self.outcome_message(&call.route, &task, &request.id)).await?;
                 self.note_read(&task).await;
-                Ok(Answer::json(message))
-            }
+                Ok(message)
+            } => message.map(Answer::json),
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
         }
     }
 
     /// The message that answers `tasks/result` for a task that is over.
-    async fn outcome_message(self: &Arc<Self>, route: &Arc<Route>, task: &Task, id: &Id) -> Result<Bytes, Kind> {
+    async fn outcome_message(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        task: &Task,
+        id: &Id,
+    ) -> Result<Result<Bytes, Kind>, StoreError> {
         if task.state == State::Ended(Ending::Cancelled) {
-            return Err(Kind::Cancelled(task.id));
+            return Ok(Err(Kind::Cancelled(task.id)));
         }
-        let outcome = self.ledger.outcome(&task.owner, task.id).await?.ok_or(Kind::NoTask(Some(task.id)))?;
+        let Some(outcome) = self.ledger.outcome(&task.owner, task.id).await? else {
+            return Ok(Err(Kind::NoTask(Some(task.id))));
+        };
         // The result is shown as the list of tools has announced it.
         let wraps = core::is_translated(&outcome) && self.shape(route, &task.tool).await.wraps_output;
-        Ok(match core::outcome(&outcome, task.id, wraps) {
+        Ok(Ok(match core::outcome(&outcome, task.id, wraps) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
-        })
+        }))
     }
 
     /// A stream that ends with the answer to `tasks/result`. It needs no buffer: whoever takes it up again gets the open
@@ -262,34 +267,31 @@ impl ResultJob {
     async fn outcome(&self) -> Bytes {
         let Self { gateway, route, task, id, .. } = self;
         let message = async {
-            let ended = self.ended().await?.ok_or(Kind::NoTask(Some(*task)))?;
-            let message = gateway.outcome_message(route, &ended, id).await?;
+            let ended = self.ended().await.ok_or(Kind::NoTask(Some(*task)))?;
+            let message = patient(|| gateway.outcome_message(route, &ended, id)).await?;
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
         message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
     }
 
-    async fn ended(&self) -> Result<Option<Arc<Task>>, StoreError> {
+    /// The task when it has ended; `None` when it is gone.
+    async fn ended(&self) -> Option<Arc<Task>> {
         let Self { gateway, owner, task, .. } = self;
+        let read = || gateway.ledger.get(owner, *task);
         // Watched before it is read: a change in between wakes the wait below.
-        let Some(mut watch) = gateway.ledger.watch(owner, *task).await? else { return Ok(None) };
+        let mut watch = patient(|| gateway.ledger.watch(owner, *task)).await?;
         loop {
-            // Who waits goes on waiting while the store is away.
-            let Ok(found) = gateway.ledger.get(owner, *task).await else {
-                tokio::time::sleep(LOOK_AGAIN).await;
-                continue;
-            };
-            let Some(task) = found else { return Ok(None) };
+            let task = patient(read).await?;
             if task.state.is_ended() {
-                return Ok(Some(task));
+                return Some(task);
             }
             gateway.deliveries.announce(&task);
             gateway.deliveries.offer_here(&gateway.ledger, &task).await;
             let again = gateway.deliveries.announce_every().map(|every| Instant::now() + every);
             tokio::select! {
                 is_there = watch.changed() => if !is_there {
-                    return gateway.ledger.get(owner, task.id).await;
+                    return patient(read).await;
                 },
                 () = reached(again) => {}
             }

@@ -16,6 +16,8 @@ use crate::clock::{Clock, Timestamp};
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
 
+/// How soon a store that was away is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a store that others may share is looked at for what has expired.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -52,6 +54,16 @@ pub struct Transition<'a> {
     pub to: Option<Status>,
     /// What happened, in a word that is safe as a label: `created`, `asked`, `answered`, ..., or what [`Finish`] says.
     pub reason: &'static str,
+}
+
+/// Asks the store until it answers: who waits for a task goes on waiting while the store is away.
+pub async fn patient<T, R: Future<Output = Result<T, StoreError>>>(read: impl Fn() -> R) -> T {
+    loop {
+        if let Ok(answer) = read().await {
+            return answer;
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
 }
 
 /// What is known of a task before it exists.
@@ -292,26 +304,18 @@ impl Ledger {
         self.inner.store.usage(tenant).await
     }
 
-    /// Waits until the task is as wanted, or has ended, since nothing changes it then; `None` when it is gone.
-    /// Dropping the wait leaves nothing behind.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`]
-    pub async fn wait(
-        &self,
-        owner: &Owner,
-        id: TaskId,
-        until: impl Fn(&Task) -> bool,
-    ) -> Result<Option<Arc<Task>>, StoreError> {
+    /// Waits until the task is as wanted, or has ended, since nothing changes it then; `None` when it is gone. While the store
+    /// is away it goes on waiting. Dropping the wait leaves nothing behind.
+    pub async fn wait(&self, owner: &Owner, id: TaskId, until: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
         // Watched before it is read: a change in between wakes the wait below.
-        let Some(mut watch) = self.watch(owner, id).await? else { return Ok(None) };
+        let mut watch = patient(|| self.watch(owner, id)).await?;
         loop {
-            let Some(task) = self.get(owner, id).await? else { return Ok(None) };
+            let task = patient(|| self.get(owner, id)).await?;
             if task.state.is_ended() || until(&task) {
-                return Ok(Some(task));
+                return Some(task);
             }
             if !watch.changed().await {
-                return self.get(owner, id).await;
+                return patient(|| self.get(owner, id)).await;
             }
         }
     }

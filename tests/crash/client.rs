@@ -1,7 +1,8 @@
-//! Clients of both eras that expect the gateway to be gone at any moment: what did not come back is `None`.
+//! Clients of both eras that expect the gateway or its store to be gone at any moment: what did not come back is `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -16,6 +17,8 @@ use super::fleet::Places;
 
 /// The key with which everybody calls.
 pub(crate) const KEY: &str = "key-of-crash";
+/// How soon one who needs an answer asks again.
+const AGAIN: Duration = Duration::from_millis(20);
 const MODERN: &str = "2026-07-28";
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
@@ -77,10 +80,29 @@ impl Reply {
     }
 }
 
+/// Asks again until there is an answer, however long that takes.
+pub(crate) async fn sure<T>(ask: impl AsyncFn() -> Option<T>) -> T {
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 impl Client {
     pub(crate) fn new(places: Arc<Places>, route: Route) -> Self {
         let http = Pool::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
         Self { places, http, ids: Arc::default(), session: None, route }
+    }
+
+    /// One that has its session.
+    pub(crate) async fn opened(places: Arc<Places>, route: Route) -> Self {
+        let mut client = Self::new(places, route);
+        while client.open().await.is_none() {
+            tokio::time::sleep(AGAIN).await;
+        }
+        client
     }
 
     pub(crate) fn has_session(&self) -> bool {
@@ -129,6 +151,10 @@ impl Client {
             false => text.lines().filter_map(|line| line.strip_prefix("data: ")).rfind(|line| !line.is_empty())?,
         };
         let reply: Reply = serde_json::from_str(message).unwrap_or_else(|_| panic!("no message: {message}"));
+        // A store that is away for a moment is to come back later for.
+        if reply.error().is_some_and(|error| error["data"]["reason"] == "store") {
+            return None;
+        }
         // A stream that was cut ends with a request or a notification.
         (reply.result.is_some() || reply.error.is_some()).then_some(reply)
     }
@@ -197,16 +223,34 @@ impl Client {
         Some(reply.error().is_none())
     }
 
-    /// All tasks of the route, as the core dialect lists them: ids and statuses.
-    pub(crate) async fn list(&self) -> Option<Vec<(String, String)>> {
-        let (mut all, mut params) = (Vec::new(), json!({}));
+    /// The tasks of the route that have not ended, as the core dialect lists them.
+    pub(crate) async fn open_tasks(&self) -> Option<Vec<String>> {
+        let (mut open, mut params) = (Vec::new(), json!({}));
         loop {
             let page = self.legacy("tasks/list", params).await?.result()?;
-            let text = |value: &Value| value.as_str().unwrap().to_owned();
-            all.extend(page["tasks"].as_array()?.iter().map(|task| (text(&task["taskId"]), text(&task["status"]))));
+            let listed = page["tasks"].as_array()?.iter();
+            let is_open = |task: &&Value| matches!(task["status"].as_str(), Some("working" | "input_required"));
+            open.extend(listed.filter(is_open).map(|task| task["taskId"].as_str().unwrap().to_owned()));
             match page["nextCursor"].as_str() {
                 Some(cursor) => params = json!({"cursor": cursor}),
-                None => return Some(all),
+                None => return Some(open),
+            }
+        }
+    }
+
+    /// Waits until every task of the route has ended, those too of which no client ever heard. Open questions are answered, as a
+    /// client would; each is told first, with its task.
+    pub(crate) async fn settle(&self, asked: impl Fn(&str, &str)) {
+        loop {
+            let open = sure(async || self.open_tasks().await).await;
+            let Some(id) = open.last() else { return };
+            let shown = sure(async || self.shown(id).await).await.expect("a task that is listed");
+            for question in &shown.open {
+                asked(id, question);
+                self.answer(id, question).await;
+            }
+            if shown.open.is_empty() {
+                tokio::time::sleep(AGAIN).await;
             }
         }
     }

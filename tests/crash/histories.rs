@@ -17,7 +17,7 @@ use super::redis::Redis;
 use super::seed::Chance;
 use super::task::{Answer, End, Operation};
 use super::upstream::{TOOLS, Upstream};
-use super::within;
+use super::{PATIENCE, within};
 
 const REPLICAS: usize = 3;
 /// Tasks that are followed at the same time; below what a tenant may have.
@@ -177,6 +177,12 @@ pub(crate) async fn run(seed: u64) -> (usize, usize) {
             stop.cancel();
         };
         within("a batch", async { tokio::join!(harmed, load) }).await;
+    }
+    // Now that everything is whole, no task stays open.
+    for route in [Route::Legacy, Route::Modern] {
+        let client = Client::opened(places.clone(), route).await;
+        let settled = tokio::time::timeout(PATIENCE, client.settle(|_, _| {})).await;
+        assert!(settled.is_ok(), "tasks stay open on {route:?}:\n{}", fleet.logs());
     }
     history.check()
 }

@@ -10,7 +10,7 @@ use taskgate::jobs::Jobs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Client, Route};
+use super::client::{Client, Route, sure};
 use super::fleet::{Fleet, Kept, QUEUED, RUNNING};
 use super::seed::Chance;
 use super::upstream::{TOOLS, Upstream};
@@ -42,9 +42,12 @@ struct Notes {
 }
 
 impl Notes {
+    /// Does nothing for a task whose handle never came.
     fn change(&self, id: &str, change: impl FnOnce(&mut Known)) {
-        change(self.tasks.lock().unwrap().get_mut(id).unwrap());
-        self.acknowledged.send_modify(|count| *count += 1);
+        if let Some(known) = self.tasks.lock().unwrap().get_mut(id) {
+            change(known);
+            self.acknowledged.send_modify(|count| *count += 1);
+        }
     }
 
     fn all(&self) -> HashMap<String, Known> {
@@ -97,9 +100,10 @@ impl Worker {
         let (tool, _) = *self.chance.one(&TOOLS[..3]);
         let key = format!("{}-{step}", self.name);
         let Ok(id) = self.client.create(self.is_modern, tool, &key).await? else {
-            // The tenant has as many as it may: one of them ends.
-            let oldest = self.own.iter().find(|id| self.notes.all()[*id].ended.is_empty()).cloned();
-            return self.look(&oldest?).await;
+            // The tenant has as many as it may. Those that ask wait for an answer, and who was to give it may be long gone.
+            let open = self.client.open_tasks().await?;
+            let id = open.get(usize::try_from(self.chance.below(open.len() as u64)).unwrap())?;
+            return self.look(id).await;
         };
         let known = Known {
             route: self.route,
@@ -181,14 +185,20 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
     let tasks = notes.all();
     let settled = async {
         for route in [Route::Legacy, Route::Modern] {
-            let mut client = Client::new(fleet.places.clone(), route);
-            client.open().await.expect("a session");
-            settle(&client, &notes, route).await;
+            let client = Client::opened(fleet.places.clone(), route).await;
+            client
+                .settle(|id, question| {
+                    let tasks = notes.tasks.lock().unwrap();
+                    // One that is run again asks again.
+                    if let Some(known) = tasks.get(id).filter(|known| known.tool != "again") {
+                        assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?}");
+                    }
+                })
+                .await;
             check(&client, &notes, &tasks, route).await;
         }
         effects(&upstream, &tasks);
-        let mut client = Client::new(fleet.places.clone(), Route::Legacy);
-        client.open().await.expect("a session");
+        let client = Client::opened(fleet.places.clone(), Route::Legacy).await;
         quotas(&client, &upstream, seed).await;
     };
     if tokio::time::timeout(Duration::from_secs(120), settled).await.is_err() {
@@ -197,34 +207,15 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
     tasks.len()
 }
 
-/// Waits until every task has ended, those too of which no client ever heard. Open questions are answered, as a client would.
-async fn settle(client: &Client, notes: &Notes, route: Route) {
-    loop {
-        let listed = client.list().await.expect("a list");
-        let open = |status: &str| matches!(status, "working" | "input_required");
-        let Some((id, _)) = listed.iter().rfind(|(_, status)| open(status)) else { return };
-        let shown = client.shown(id).await.expect("an answer").expect("a task that is listed");
-        for question in &shown.open {
-            if let Some(known) = notes.tasks.lock().unwrap().get(id).filter(|known| known.tool != "again") {
-                assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?} on {route:?}");
-            }
-            client.answer(id, question).await;
-        }
-        if shown.open.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
 /// What was acknowledged is there, and as it was.
 async fn check(client: &Client, notes: &Notes, tasks: &HashMap<String, Known>, route: Route) {
     for (id, known) in tasks.iter().filter(|(_, known)| known.route == route) {
-        let shown = client.shown(id).await.expect("an answer");
+        let shown = sure(async || client.shown(id).await).await;
         let shown = shown.unwrap_or_else(|error| panic!("the acknowledged task {id} is gone: {error} {known:?}"));
         if let Some(end) = &shown.end {
             notes.has_ended(id, "extension", end);
         }
-        let reply = client.legacy("tasks/result", json!({"taskId": id})).await.expect("an answer");
+        let reply = sure(async || client.legacy("tasks/result", json!({"taskId": id})).await).await;
         notes.has_ended(id, "core", &reply.text());
         match shown.status.as_str() {
             "completed" => {
@@ -238,6 +229,7 @@ async fn check(client: &Client, notes: &Notes, tasks: &HashMap<String, Known>, r
                 let reason = reply.error().unwrap_or_default()["data"]["reason"].clone();
                 let lost = ["outcome_unknown", "replica_lost"].map(Value::from);
                 assert!(lost.contains(&reason), "{id} failed: {} {known:?}", reply.text());
+                assert!(known.tool != "again", "{id} could have been run again: {} {known:?}", reply.text());
             }
             other => panic!("{id} is {other}"),
         }
@@ -261,13 +253,13 @@ async fn quotas(client: &Client, upstream: &Upstream, seed: u64) {
     let mut made = Vec::new();
     let keys: Vec<String> = (0..RUNNING + QUEUED).map(|number| format!("hold-{seed}-{number}")).collect();
     for key in &keys {
-        let id = client.create(false, "hold", key).await.expect("an answer");
+        let id = sure(async || client.create(false, "hold", key).await).await;
         made.push(id.unwrap_or_else(|error| panic!("a place was lost: {error} after {} tasks", made.len())));
     }
     upstream.has_run(&keys[..RUNNING]).await;
-    let refused = client.create(false, "hold", "too much").await.expect("an answer").expect_err("one too many");
+    let refused = sure(async || client.create(false, "hold", "too much").await).await.expect_err("one too many");
     assert_eq!(refused["data"]["reason"], "queued_tasks", "{refused}");
     for id in &made {
-        client.legacy("tasks/cancel", json!({"taskId": id})).await.expect("an answer");
+        sure(async || client.legacy("tasks/cancel", json!({"taskId": id})).await).await;
     }
 }

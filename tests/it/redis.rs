@@ -7,31 +7,70 @@ use rustix::process::{Pid, Signal, kill_process};
 use taskgate::auth::sha256;
 use taskgate::demo::server::{Options, Server};
 
-use crate::support::{Binary, Client, Value, json, within};
+use crate::support::{Authority, Binary, Client, Value, json, within};
 
 /// A server of the test's own, which ends with it.
 struct Redis {
     child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
+    /// With what it begins again.
+    options: Vec<String>,
+    folder: tempfile::TempDir,
+    url: String,
 }
 
 impl Redis {
     /// `None` where there is no program for it, which is a failure in CI.
-    #[expect(clippy::print_stderr, reason = "who reads the test's output is to know")]
     fn start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self::start_with(&["--save", "", "--appendonly", "no"])
+    }
+
+    /// One that has everything again when it begins again.
+    fn that_keeps() -> Option<Self> {
+        Self::start_with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    fn start_with(options: &[&str]) -> Option<Self> {
+        let port = free_port().to_string();
+        let options = [&["--port", &port, "--bind", "127.0.0.1"], options].concat();
+        Self::begin(options.into_iter().map(str::to_owned).collect(), format!("redis://127.0.0.1:{port}"))
+    }
+
+    /// One that wants TLS, and a user with a password.
+    fn that_is_careful(authority: &Authority) -> Option<Self> {
+        let port = free_port();
+        authority.write("redis", 2050);
+        let file = authority.path("redis.conf");
+        let at = |name: &str| authority.path(name).display().to_string();
+        let text = format!(
+            "port 0\ntls-port {port}\nbind 127.0.0.1\nsave \"\"\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+             tls-auth-clients no\nuser default off\nuser taskgate on >p@ss/word ~* &* +@all\n",
+            at("redis.crt"),
+            at("redis.key"),
+            at("ca.pem")
+        );
+        std::fs::write(&file, text).unwrap();
+        let url = format!("rediss://taskgate:p%40ss%2Fword@localhost:{port}");
+        Self::begin(vec![file.display().to_string()], url)
+    }
+
+    #[expect(clippy::print_stderr, reason = "who reads the test's output is to know")]
+    fn begin(options: Vec<String>, url: String) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Command::new("redis-server");
-        server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
-        match server.arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
-            Ok(child) => Some(Self { child, port, _folder: folder }),
+        match spawn(&options, &folder) {
+            Ok(child) => Some(Self { child, options, folder, url }),
             Err(error) => {
                 assert!(std::env::var_os("CI").is_none(), "redis-server can't be started: {error}");
                 eprintln!("skipped: redis-server can't be started: {error}");
                 None
             }
         }
+    }
+
+    /// Kills it, and begins it again with the data that it kept.
+    fn begin_again(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = spawn(&self.options, &self.folder).unwrap();
     }
 
     fn signal(&self, signal: Signal) {
@@ -43,15 +82,24 @@ impl Redis {
         let digest: String = sha256(b"key-of-alice").iter().map(|byte| format!("{byte:02x}")).collect();
         let internal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         format!(
-            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
+            "store: {{kind: redis, url: \"{}\"}}\n\
              replica: {{lease: 1s, address: \"{internal}\"}}\n\
              secrets: {{key: \"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"}}\ntenants: {{default: {{kept_tasks: 100{creates}}}}}\n\
              auth: {{api_keys: [{{sha256: \"{digest}\", tenant: acme, subject: alice}}]}}\n\
              routes: [{{name: main, path: /mcp, upstream: {{url: \"{}\"}}}}]\n",
-            self.port,
+            self.url,
             upstream.url()
         )
     }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn spawn(options: &[String], folder: &tempfile::TempDir) -> std::io::Result<Child> {
+    let mut server = Command::new("redis-server");
+    server.args(options).arg("--dir").arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 impl Drop for Redis {
@@ -162,4 +210,59 @@ async fn once_it_is_back(client: &Client, id: &str) -> String {
 async fn unfinished(client: &Client) -> Vec<Value> {
     let listed = client.result("tasks/list", json!({})).await;
     listed["tasks"].as_array().unwrap().iter().filter(|task| task["status"] == "working").cloned().collect()
+}
+
+#[tokio::test]
+async fn a_server_that_kept_everything_is_killed_and_nobody_notices() {
+    let Some(mut redis) = Redis::that_keeps() else { return };
+    let upstream = upstream().await;
+    let gateway = Binary::start(&redis.sections(&upstream, "")).await;
+    let (client, other) = (open(&gateway).await, open(&gateway).await);
+    let small = client.start("exact", json!({})).await;
+    client.until(&small, "completed").await;
+    let before = result(&client, &small).await;
+    let held = client.start("hold", json!({})).await;
+    within(upstream.until(|stats| stats.tool("hold").started == 1)).await;
+    // Given somebody who waits while the server is killed,
+    let waiting = other.wait_for(&held).await;
+    redis.begin_again();
+    // when it is back, then what was is as it was,
+    once_it_is_back(&client, &small).await;
+    assert_eq!(result(&client, &small).await, before);
+    // and the wait has its end.
+    client.call("release", json!({})).await;
+    let text = String::from_utf8(waiting.bytes().await.to_vec()).unwrap();
+    assert!(text.contains("held to the end"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_everything_ends_who_waits() {
+    let Some(mut redis) = Redis::start() else { return };
+    let upstream = upstream().await;
+    let gateway = Binary::start(&redis.sections(&upstream, "")).await;
+    let (client, other) = (open(&gateway).await, open(&gateway).await);
+    let held = client.start("hold", json!({})).await;
+    within(upstream.until(|stats| stats.tool("hold").started == 1)).await;
+    let waiting = other.wait_for(&held).await;
+    redis.begin_again();
+    let text = String::from_utf8(waiting.bytes().await.to_vec()).unwrap();
+    assert!(text.contains("-32602") && text.contains("not found"), "{text}");
+    // The call of it is stopped, and new ones are taken.
+    let again = client.start("exact", json!({})).await;
+    client.until(&again, "completed").await;
+    within(upstream.until(|stats| stats.tool("hold").cancelled == 1)).await;
+}
+
+#[tokio::test]
+async fn a_server_with_tls_of_a_private_authority_and_a_user_is_used() {
+    let authority = Authority::new();
+    let Some(redis) = Redis::that_is_careful(&authority) else { return };
+    let upstream = upstream().await;
+    let gateway = Binary::start_trusting(&authority.file(), &redis.sections(&upstream, "")).await;
+    let client = open(&gateway).await;
+    let small = client.start("exact", json!({})).await;
+    client.until(&small, "completed").await;
+    // Another that does not trust it can't use it.
+    let other = Binary::start(&redis.sections(&upstream, "")).await;
+    assert!(other.log().contains("started without its store"), "{}", other.log());
 }

@@ -113,14 +113,9 @@ impl Job {
         let conversation = async {
             let is_due = |now: &Task| now.state != State::Queued || is_others(now);
             let started = gateway.ledger.wait(&task.owner, task.id, is_due).await;
-            if let Ok(now) = &started {
-                record.stands(now.as_deref());
-            }
-            match started {
-                Ok(Some(task)) if !task.state.is_ended() && !is_others(&task) => Some(self.conversation(None).await),
-                Ok(_) => None,
-                Err(error) => Some(Err(error.into())),
-            }
+            record.stands(started.as_deref());
+            let is_due = started.is_some_and(|task| !task.state.is_ended() && !is_others(&task));
+            if is_due { Some(self.conversation(None).await) } else { None }
         };
         let conversation = tokio::select! {
             conversation = conversation => conversation,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::memory::MemoryStore;
 use super::{Limits, Orphan, Position, Purged, Store, StoreError, Usage, Watch};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
 /// Fails so many of the next operations of a kind, then works.
@@ -16,10 +16,28 @@ pub(crate) struct FaultyStore {
     pub(crate) store: MemoryStore,
     pub(crate) conflicts: AtomicUsize,
     pub(crate) failing_purges: AtomicUsize,
+    /// Reads and watches.
+    pub(crate) failing_reads: AtomicUsize,
+}
+
+impl FaultyStore {
+    /// One that works.
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            store: MemoryStore::new(clock),
+            conflicts: AtomicUsize::new(0),
+            failing_purges: AtomicUsize::new(0),
+            failing_reads: AtomicUsize::new(0),
+        }
+    }
 }
 
 fn take(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable("no disk".into())
 }
 
 #[async_trait]
@@ -30,6 +48,9 @@ impl Store for FaultyStore {
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
+        if take(&self.failing_reads) {
+            return Err(away());
+        }
         self.store.read(owner, id).await
     }
 
@@ -54,12 +75,15 @@ impl Store for FaultyStore {
 
     async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
         if take(&self.failing_purges) {
-            return Err(StoreError::Unavailable("no disk".into()));
+            return Err(away());
         }
         self.store.purge(now, at_most).await
     }
 
     async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
+        if take(&self.failing_reads) {
+            return Err(away());
+        }
         self.store.watch(owner, id).await
     }
 

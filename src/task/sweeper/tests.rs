@@ -1,7 +1,7 @@
 //! Records go when their time is over, with and without anybody who asks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
@@ -107,17 +107,14 @@ async fn many_at_once_all_go() {
 async fn waiters_of_an_expired_task_are_released() {
     let swept = in_memory();
     let task = swept.create(Duration::from_secs(5)).await;
-    assert!(swept.ledger.wait(&swept.owner, task.id, |_| false).await.unwrap().is_none());
+    assert!(swept.ledger.wait(&swept.owner, task.id, |_| false).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_tried_again() {
     let clock = Clock::system();
-    let store = FaultyStore {
-        store: MemoryStore::new(clock),
-        conflicts: AtomicUsize::new(0),
-        failing_purges: AtomicUsize::new(3),
-    };
+    let store = FaultyStore::new(clock);
+    store.failing_purges.store(3, Ordering::SeqCst);
     let store = Arc::new(store);
     let mut swept = swept(store.clone(), clock);
     let task = swept.create(Duration::from_millis(10)).await;

@@ -41,6 +41,17 @@ impl Binary {
         Self::start_with(&["--log-level", "info"], file.path(), address, admin).await
     }
 
+    /// The same, and this file has all authorities that it trusts.
+    pub(crate) async fn start_trusting(authorities: &Path, sections: &str) -> Self {
+        let (address, admin) = (free(), free());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let yaml = format!("listen: {{address: \"{address}\"}}\nadmin: {{address: \"{admin}\"}}\n{sections}");
+        std::fs::write(file.path(), yaml).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_taskgate"));
+        program.env("SSL_CERT_FILE", authorities);
+        Self::start_as(program, &["--log-level", "info"], file.path(), address, admin).await
+    }
+
     /// Starts it with a configuration that it can't serve; its exit code and what it said.
     pub(crate) async fn fails(sections: &str) -> (Option<i32>, String) {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -57,7 +68,18 @@ impl Binary {
     }
 
     async fn start_with(arguments: &[&str], file: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_taskgate"))
+        let program = Command::new(env!("CARGO_BIN_EXE_taskgate"));
+        Self::start_as(program, arguments, file, address, admin).await
+    }
+
+    async fn start_as(
+        mut program: Command,
+        arguments: &[&str],
+        file: &Path,
+        address: SocketAddr,
+        admin: SocketAddr,
+    ) -> Self {
+        let mut child = program
             .args(arguments)
             .args(["serve", "--listen", &address.to_string(), "--admin", &admin.to_string(), "--config"])
             .arg(file)

@@ -273,7 +273,7 @@ impl Replica {
         };
         let parsed = TaskId::parse(id).unwrap();
         let shown = |task: &Task| task.state.status().as_str() == status;
-        drop(self.gateway.ledger().wait(&owner, parsed, shown).await.unwrap());
+        drop(self.gateway.ledger().wait(&owner, parsed, shown).await);
         let task = self.modern("tasks/get", json!({"taskId": id})).await;
         assert_eq!(task["status"], status, "{task}");
         task
