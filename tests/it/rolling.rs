@@ -119,10 +119,10 @@ async fn rolls(options: Options) {
 
 #[tokio::test]
 async fn nobody_notices_in_front_of_a_server_with_sessions() {
-    rolls(Options::default()).await;
+    Box::pin(rolls(Options::default())).await;
 }
 
 #[tokio::test]
 async fn nobody_notices_in_front_of_a_server_without() {
-    rolls(Options { era: Era::Modern, ..Options::default() }).await;
+    Box::pin(rolls(Options { era: Era::Modern, ..Options::default() })).await;
 }
