@@ -84,6 +84,7 @@ pub struct AdminState {
     token: Option<Token>,
     stopping: AtomicBool,
     store_down: AtomicBool,
+    key_differs: AtomicBool,
     refresh: Option<Refresh>,
     cut_off: Option<CutOff>,
 }
@@ -115,6 +116,7 @@ impl AdminState {
             token,
             stopping: AtomicBool::new(false),
             store_down: AtomicBool::new(false),
+            key_differs: AtomicBool::new(false),
             refresh: None,
             cut_off: None,
         }
@@ -142,6 +144,11 @@ impl AdminState {
         self.store_down.store(!available, Ordering::Relaxed);
     }
 
+    /// Tells whether the other replicas have a key that is not known here.
+    pub fn set_key_differs(&self, differs: bool) {
+        self.key_differs.store(differs, Ordering::Relaxed);
+    }
+
     /// Why no clients should be sent here, if so.
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         if self.stopping.load(Ordering::Relaxed) {
@@ -149,6 +156,9 @@ impl AdminState {
         }
         if self.store_down.load(Ordering::Relaxed) {
             return Some("store unavailable\n".into());
+        }
+        if self.key_differs.load(Ordering::Relaxed) {
+            return Some("secrets.key is not that of the other replicas\n".into());
         }
         let CutOff(cut_off) = self.cut_off.as_ref()?;
         let say = |route| format!("route {route}: its server speaks no protocol version that is spoken here\n");

@@ -221,9 +221,15 @@ impl App {
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         stop.await;
         self.admin.stopping();
-        self.gateway.drain();
+        self.gateway.begin_to_leave();
         tracing::info!(drain = ?self.drain, "stopping");
-        if tokio::time::timeout(self.drain, self.gateway.calls_over()).await.is_err() {
+        let over = async {
+            self.gateway.leave().await;
+            self.gateway.drain();
+            self.gateway.calls_over().await;
+        };
+        if tokio::time::timeout(self.drain, over).await.is_err() {
+            self.gateway.drain();
             tracing::warn!("held calls are given up: the drain time is over");
         }
         // Also a call that was being taken while the last one ended.
@@ -231,6 +237,7 @@ impl App {
         if tokio::time::timeout(CONNECTION_GRACE, self.gateway.calls_over()).await.is_err() {
             tracing::warn!("not every held call could be ended in time");
         }
+        self.gateway.part().await;
         self.gateway.close_streams();
         self.stop_accepting.cancel();
         for serving in std::iter::once(self.serving).chain(self.internal) {

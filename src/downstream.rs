@@ -11,6 +11,7 @@ mod passage;
 pub mod passing;
 pub mod patience;
 mod readers;
+mod seldom;
 pub mod server;
 mod subject;
 pub mod well_known;

@@ -20,8 +20,13 @@ use crate::jobs::Jobs;
 use address::Address;
 use connection::{Connection, is_broken};
 
-/// How long a command may take, what its own bytes take left out. More, and the server counts as away.
+/// How long a command may take, what its own bytes take left out. When one is late, and nothing was heard of the server since
+/// the last ping, those that come are refused at once; those that wait have their own time.
 const COMMAND: Duration = Duration::from_secs(2);
+/// How long a script may take that walks through more than one record.
+pub const LONG_COMMAND: Duration = Duration::from_secs(10);
+/// When nothing is heard of the server for so long, the connection leads nowhere.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Bytes that are sent in a second where the network is slow.
 const SLOW: usize = 8 * 1024 * 1024;
 /// How long one step of connecting may take.
@@ -56,6 +61,7 @@ pub type Listener = Box<dyn Fn(&[u8]) + Send + Sync>;
 pub struct Script {
     code: redis::Script,
     text: String,
+    limit: Duration,
 }
 
 impl Script {
@@ -63,7 +69,13 @@ impl Script {
     #[must_use]
     pub fn new(parts: &[&str]) -> Self {
         let text = parts.concat();
-        Self { code: redis::Script::new(&text), text }
+        Self { code: redis::Script::new(&text), text, limit: COMMAND }
+    }
+
+    /// The same with so long to take.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// The same for one that writes little, or frees what was taken: a server without room runs it as well.
@@ -100,15 +112,28 @@ struct Inner {
     /// There is another channel to listen to.
     listens: Notify,
     listeners: Mutex<Vec<(String, Listener)>>,
+    /// When the server answered last.
+    heard: Mutex<Instant>,
 }
 
 /// Where the connection stands.
 #[derive(Clone, Default)]
 struct Link {
-    /// Counts the connections, and what in them may have lost messages.
+    /// Counts the connections.
     number: u64,
+    /// Counts how often the server was there again.
+    returns: u64,
     /// `None` while the server is away.
     connection: Option<Connection>,
+    /// A command has waited in vain, and nothing was heard of the server since it was sent.
+    is_silent: bool,
+}
+
+impl Link {
+    /// The connection, while the server answers.
+    fn to_use(&self) -> Option<&Connection> {
+        self.connection.as_ref().filter(|_| !self.is_silent)
+    }
 }
 
 impl Hub {
@@ -122,6 +147,7 @@ impl Hub {
             broken: Notify::new(),
             listens: Notify::new(),
             listeners: Mutex::default(),
+            heard: Mutex::new(Instant::now()),
         };
         let hub = Self { inner: Arc::new(inner) };
         let (keeper, stopping) = (hub.clone(), jobs.stopping().clone());
@@ -144,13 +170,13 @@ impl Hub {
     /// Waits until the server is there, at most so long; says whether it is.
     pub async fn arrives(&self, within: Duration) -> bool {
         let mut link = self.inner.link.subscribe();
-        timeout(within, link.wait_for(|link| link.connection.is_some())).await.is_ok_and(|there| there.is_ok())
+        timeout(within, link.wait_for(|link| link.to_use().is_some())).await.is_ok_and(|there| there.is_ok())
     }
 
     /// Whether the server was there when it was last heard of.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        self.inner.link.borrow().connection.is_some()
+        self.inner.link.borrow().to_use().is_some()
     }
 
     /// The number of the connection that was made last. While it stays the same, no connection has been lost.
@@ -169,7 +195,7 @@ impl Hub {
     #[must_use]
     pub fn renewals(&self) -> Renewals {
         let mut link = self.inner.link.subscribe();
-        let seen = link.borrow_and_update().number;
+        let seen = link.borrow_and_update().returns;
         Renewals { link, seen }
     }
 
@@ -188,9 +214,9 @@ impl Hub {
             command.arg(keys.len()).arg(keys).arg(args);
             command
         };
-        match self.run(&with_args(script.by_digest())).await {
+        match self.run_within(&with_args(script.by_digest()), script.limit).await {
             Err(HubError::Failed(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.run(&with_args(script.by_text())).await
+                self.run_within(&with_args(script.by_text()), script.limit).await
             }
             done => done,
         }
@@ -201,20 +227,28 @@ impl Hub {
     /// # Errors
     /// As [`Hub::call`].
     pub async fn run(&self, command: &Cmd) -> Result<Value, HubError> {
-        let Link { number, connection } = self.inner.link.borrow().clone();
-        let mut connection = connection.ok_or(HubError::Away)?;
+        self.run_within(command, COMMAND).await
+    }
+
+    async fn run_within(&self, command: &Cmd, limit: Duration) -> Result<Value, HubError> {
+        let link = self.inner.link.borrow().clone();
+        let mut connection = link.to_use().cloned().ok_or(HubError::Away)?;
         let bytes: usize =
             command.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 }).sum();
-        let limit = COMMAND + Duration::from_secs(1).mul_f64(bytes as f64 / SLOW as f64);
+        let limit = limit + Duration::from_secs(1).mul_f64(bytes as f64 / SLOW as f64);
         let done = timeout(limit, connection.run(command)).await;
-        let is_broken = match &done {
-            Ok(Ok(_)) => false,
-            Ok(Err(error)) => is_broken(error),
-            Err(_) => true,
-        };
         // A cluster is more than the node that failed; its own connection looks after the others.
-        if is_broken && connection.is_ordered() {
-            self.inner.gone(number);
+        let is_single = connection.is_ordered();
+        match &done {
+            Ok(Err(error)) if is_broken(error) => {
+                if is_single {
+                    self.inner.gone(link.number);
+                }
+            }
+            Ok(_) => self.inner.heard(),
+            // One that is late fails alone, unless the server says nothing to anybody.
+            Err(_) if is_single => self.inner.waited_in_vain(link.number),
+            Err(_) => {}
         }
         match done {
             Ok(Ok(value)) => value.extract_error().map_err(HubError::Failed),
@@ -241,7 +275,7 @@ impl Hub {
             match self.connect(number).await {
                 Ok(connection) => {
                     tracing::info!(server = %self.inner.address, "connected to the store");
-                    self.inner.link.send_replace(Link { number, connection: Some(connection) });
+                    self.inner.arrived(number, connection);
                     if !is_advised {
                         is_advised = true;
                         self.advise().await;
@@ -322,14 +356,71 @@ impl Hub {
             if listens && self.subscribe(&mut connection).await.is_err() {
                 return;
             }
-            if !matches!(timeout(COMMAND, connection.run(&redis::cmd("PING"))).await, Ok(Ok(_))) {
-                return;
+            let (ping, mut link) = (redis::cmd("PING"), self.inner.link.subscribe());
+            tokio::select! {
+                answer = connection.run(&ping) => match answer {
+                    Ok(_) => self.inner.heard(),
+                    Err(_) => return,
+                },
+                () = self.inner.silence() => return,
+                _ = link.wait_for(|link| link.connection.is_none()) => return,
             }
         }
     }
 }
 
 impl Inner {
+    fn arrived(&self, number: u64, connection: Connection) {
+        self.note_heard();
+        self.link.send_modify(|link| {
+            let returns = link.returns + 1;
+            *link = Link { number, returns, connection: Some(connection), is_silent: false };
+        });
+    }
+
+    fn last_heard(&self) -> Instant {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_heard(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// The server has answered somebody.
+    fn heard(&self) {
+        self.note_heard();
+        if self.link.borrow().is_silent {
+            let is_news = self.link.send_if_modified(|link| {
+                link.returns += u64::from(link.is_silent);
+                std::mem::take(&mut link.is_silent)
+            });
+            if is_news {
+                tracing::info!(server = %self.address, "the store answers again");
+            }
+        }
+    }
+
+    /// Somebody has waited as long as one may.
+    fn waited_in_vain(&self, number: u64) {
+        // A server that is there is heard of with each ping at least.
+        if self.last_heard().elapsed() < PING.min(COMMAND / 2) {
+            return;
+        }
+        let is_news = self.link.send_if_modified(|link| {
+            link.number == number && link.connection.is_some() && !std::mem::replace(&mut link.is_silent, true)
+        });
+        if is_news {
+            tracing::warn!(server = %self.address, "the store does not answer");
+        }
+    }
+
+    /// Resolves when nothing has been heard for too long.
+    async fn silence(&self) {
+        while self.last_heard().elapsed() < SILENCE {
+            tokio::time::sleep_until(self.last_heard() + SILENCE).await;
+        }
+    }
+
     /// The connection of that number is not to be used any more.
     fn gone(&self, number: u64) {
         let is_news = self.link.send_if_modified(|link| {
@@ -374,7 +465,7 @@ impl Renewals {
     /// Resolves when there is another connection than at the last time. Cancel-safe.
     pub async fn next(&mut self) {
         let seen = self.seen;
-        match self.link.wait_for(|link| link.connection.is_some() && link.number != seen).await.map(|link| link.number)
+        match self.link.wait_for(|link| link.to_use().is_some() && link.returns != seen).await.map(|link| link.returns)
         {
             Ok(number) => self.seen = number,
             Err(_) => std::future::pending().await,
@@ -393,7 +484,7 @@ impl fmt::Debug for Hub {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("number", &self.number).field("is_up", &self.connection.is_some()).finish()
+        f.debug_struct("Link").field("number", &self.number).field("is_up", &self.to_use().is_some()).finish()
     }
 }
 

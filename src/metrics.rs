@@ -21,7 +21,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub use route::{Asked, HeldTask, RequestTimer, RouteMetrics};
 
-use label::{EndReason, RejectReason, Reload, StoreOp, TaskStatus};
+use label::{EndReason, PassedOn, RejectReason, Reload, StoreOp, TaskStatus};
 use route::Families;
 
 /// The media type of [`Metrics::encode`].
@@ -86,6 +86,7 @@ pub struct Metrics {
     store_bytes: Gauge,
     certificate_expires: Family<Labels, Gauge>,
     certificate_reloads: Series<Counter>,
+    passed_on: Series<Counter>,
     connections: Gauge,
     jobs: Gauge,
 }
@@ -103,6 +104,8 @@ impl Metrics {
         let expires = register(&mut registry, "certificate_expires_seconds", help, Family::default());
         let help = "Looks at changed certificate files";
         let reloads = register(&mut registry, "certificate_reloads", help, Family::default());
+        let help = "Requests passed on to other replicas";
+        let passed_on = register(&mut registry, "passed_on", help, Family::default());
         let refusals = || Series::new(&rejected, RejectReason::ALL.len());
         Self {
             routes: routes.iter().map(|name| (Arc::clone(name), families.route(name))).collect(),
@@ -114,6 +117,7 @@ impl Metrics {
             store_bytes: register(&mut registry, "store_bytes", "Bytes of kept results", Gauge::default()),
             certificate_expires: expires,
             certificate_reloads: Series::new(&reloads, Reload::ALL.len()),
+            passed_on: Series::new(&passed_on, PassedOn::ALL.len()),
             connections: register(&mut registry, "connections", "Open connections of clients", Gauge::default()),
             jobs: register(&mut registry, "jobs", "Jobs that run", Gauge::default()),
             registry,
@@ -164,6 +168,11 @@ impl Metrics {
     /// Counts certificate files that changed.
     pub fn certificate_reload(&self, outcome: Reload) {
         increment(self.certificate_reloads.at(outcome as usize, || Labels::new([("outcome", outcome.as_str())])));
+    }
+
+    /// Counts a request that another replica was asked to serve.
+    pub fn passed_on(&self, outcome: PassedOn) {
+        increment(self.passed_on.at(outcome as usize, || Labels::new([("outcome", outcome.as_str())])));
     }
 
     /// Sets the number of jobs that run.

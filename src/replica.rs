@@ -19,6 +19,10 @@ use tokio::sync::mpsc;
 
 use crate::task::{Holder, SessionNumber, StoreError};
 
+/// So long is told that a lease was given up: who can't take others for dead for a while needs to know it meanwhile.
+const LEFT_KEPT: Duration = Duration::from_secs(3600);
+/// So many leases is told which key was used last.
+const KEY_KEPT: u32 = 3;
 /// So many messages of the bus wait for a slow subscriber; what comes then is lost to it.
 pub const BUS_DEPTH: usize = 1024;
 
@@ -30,8 +34,18 @@ pub enum Standing {
         /// Where other replicas reach it, if they do.
         address: Option<SocketAddr>,
     },
-    /// Its lease ran out or was given up, or never was.
+    /// It gave its lease up: it is gone for certain. After some time that is told as [`Standing::Over`].
+    Left,
+    /// Its lease ran out, or never was.
     Over,
+}
+
+impl Standing {
+    /// Whether its lease runs no more.
+    #[must_use]
+    pub const fn is_gone(self) -> bool {
+        matches!(self, Self::Left | Self::Over)
+    }
 }
 
 /// Which sessions have ended, for a process that has its store to itself and may be there again.
@@ -66,6 +80,14 @@ pub trait Replicas: fmt::Debug + Send + Sync {
     /// [`StoreError::Unavailable`]
     async fn renew(&self) -> Result<(), StoreError>;
 
+    /// Whether the key that the processes seal sessions with is among those that this one knows, by what stands for each,
+    /// its own first. It is the key of whoever said so first, for as long as anybody with the same one says so again within
+    /// three leases: one that comes with another makes nobody else a stranger.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn agree(&self, known: &[String]) -> Result<bool, StoreError>;
+
     /// Ends this process's lease now. Where that can't be told, it runs out.
     async fn leave(&self);
 
@@ -89,6 +111,15 @@ pub trait Replicas: fmt::Debug + Send + Sync {
         from: Option<&Holder>,
         keep: Duration,
     ) -> Result<Holder, StoreError>;
+
+    /// Gives up a session that is at home in this process: whoever is asked for it next claims it from [`Holder::nobody`].
+    /// Another's stays another's. A process that is alone has nobody to give it to.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn release_home(&self, _session: SessionNumber, _keep: Duration) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Who claimed a session; `None` where nobody did, so that it is still whose who made it.
     ///

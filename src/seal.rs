@@ -111,6 +111,14 @@ impl Sealer {
         }
     }
 
+    /// What stands for the key that it seals with, and for each that it knows, that one first. None says anything of a key
+    /// but whether two are the same.
+    #[must_use]
+    pub fn known_keys(&self) -> Vec<String> {
+        let keys = std::iter::once(&self.current).chain(&self.previous);
+        keys.map(|key| key.id.iter().map(|byte| format!("{byte:02x}")).collect()).collect()
+    }
+
     /// A token for `plain`. More than fits ([`MAX_PLAIN`] bytes for most purposes) makes a token that is never opened.
     ///
     /// Nonces are random: with 2^32 tokens under one key, two share one with a probability of 2^-33.

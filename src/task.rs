@@ -93,6 +93,12 @@ impl Holder {
         Self(text.into())
     }
 
+    /// No process: its lease is always over.
+    #[must_use]
+    pub fn nobody() -> Self {
+        Self::from_text("")
+    }
+
     /// As it is written.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -11,6 +11,8 @@
 mod containers;
 #[path = "readme/programs.rs"]
 mod programs;
+#[path = "readme/replicas.rs"]
+mod replicas;
 #[path = "readme/words.rs"]
 mod words;
 
@@ -251,7 +253,7 @@ fn every_feature_of_the_readme_has_its_test() {
 fn the_page_for_operators_names_every_metric_and_reason() {
     use taskgate::metrics::Metrics;
     use taskgate::metrics::label::{
-        EndReason, Outcome, RejectReason, Reload, StoreOp, TakenUp, TaskStatus, UpstreamOutcome,
+        EndReason, Outcome, PassedOn, RejectReason, Reload, StoreOp, TakenUp, TaskStatus, UpstreamOutcome,
     };
     let page = read("docs/operations.md");
     let metrics = Metrics::new(&["r".into()], &["t".into()]);
@@ -266,6 +268,7 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     metrics.store(StoreOp::Get, std::time::Duration::ZERO);
     metrics.set_certificate_expiry("r", 1);
     metrics.certificate_reload(Reload::ALL[0]);
+    metrics.passed_on(PassedOn::ALL[0]);
     let exposition = metrics.encode();
     let mut served = BTreeSet::new();
     for line in exposition.lines() {
@@ -285,7 +288,8 @@ fn the_page_for_operators_names_every_metric_and_reason() {
     let words = (EndReason::ALL.iter().map(|value| value.as_str()))
         .chain(RejectReason::ALL.iter().map(|value| value.as_str()))
         .chain(UpstreamOutcome::ALL.iter().map(|value| value.as_str()))
-        .chain(Outcome::ALL.iter().map(|value| value.as_str()));
+        .chain(Outcome::ALL.iter().map(|value| value.as_str()))
+        .chain(PassedOn::ALL.iter().map(|value| value.as_str()));
     for word in words {
         assert!(page.contains(&format!("`{word}`")), "docs/operations.md does not name `{word}`");
     }

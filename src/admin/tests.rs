@@ -53,6 +53,10 @@ async fn alive_and_ready_until_it_is_stopping() {
     assert_eq!(status, 503);
     assert!(answer.ends_with("store unavailable\n"), "{answer}");
     admin.state.set_store_available(true);
+    admin.state.set_key_differs(true);
+    let (status, answer) = admin.get("/readyz", "").await;
+    assert!(status == 503 && answer.ends_with("secrets.key is not that of the other replicas\n"), "{answer}");
+    admin.state.set_key_differs(false);
     assert_eq!(admin.get("/readyz?verbose", "").await.0, 200);
 
     admin.state.stopping();

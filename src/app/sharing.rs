@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::downstream::guard::Guard;
 use crate::downstream::http::Endpoints;
 use crate::downstream::server;
-use crate::gateway::homes::Sharing;
+use crate::gateway::homes::{Among, Sharing};
 use crate::gateway::{Gateway, Route};
 use crate::jobs::Jobs;
 use crate::replica::{Endings, Replicas};
@@ -62,11 +62,15 @@ pub(super) async fn join(
 
 /// Starts the jobs of a process that is one of several, or that may find what an earlier one has left.
 pub(super) async fn start(jobs: &Jobs, gateway: &Arc<Gateway>, routes: &[Arc<Route>], admin: &Arc<AdminState>) {
-    let is_alive = gateway.begin_lease().await;
-    admin.set_store_available(is_alive);
-    jobs.spawn("bus", Arc::clone(gateway).hear_others(routes.to_vec()));
+    let begun = gateway.begin_lease().await;
     let state = Arc::clone(admin);
-    jobs.spawn("lease", Arc::clone(gateway).keep_lease(is_alive, move |is_alive| state.set_store_available(is_alive)));
+    let tell = move |stands: Among| {
+        state.set_store_available(stands != Among::Away);
+        state.set_key_differs(stands == Among::Strange);
+    };
+    tell(begun);
+    jobs.spawn("bus", Arc::clone(gateway).hear_others(routes.to_vec()));
+    jobs.spawn("lease", Arc::clone(gateway).keep_lease(begun, tell));
     jobs.spawn("streams in doubt", Arc::clone(gateway).settle_doubts());
     jobs.spawn("other replicas", Arc::clone(gateway).look_after_others(routes.to_vec()));
 }

@@ -238,11 +238,18 @@ impl Endpoints {
             }
             (_, Arrival::Direct(_)) => Bytes::new(),
         };
+        let _placing = self.gateway.placing();
         if self.gateway.has_places() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
-            let asking = Asking { route, principal: &caller.principal, version: &version, session: None, body: &body };
-            let elsewhere = self.elsewhere(parts, asking, &body, (is_passed, peer));
+            let asking = Asking {
+                route,
+                principal: &caller.principal,
+                version: &version,
+                session: None,
+                body: &body,
+                tried: &[],
+            };
             // Boxed: every request would have room for it.
-            if let Some(response) = Box::pin(elsewhere).await? {
+            if let Some(response) = Box::pin(self.elsewhere(parts, asking, &body, (is_passed, peer))).await? {
                 return Ok(Answered::There(response));
             }
         }

@@ -12,9 +12,12 @@ use crate::auth::sha256;
 pub(super) const SEAL: HeaderName = HeaderName::from_static("taskgate-passage");
 /// For whom it is passed on: the client's address.
 pub(super) const PEER: HeaderName = HeaderName::from_static("taskgate-peer");
-/// In an answer: who was asked has looked at the request.
+/// Whom it is passed on to, so that who has come to that address since can say that it is another.
+pub(super) const TO: HeaderName = HeaderName::from_static("taskgate-to");
+/// In an answer: who was asked has looked at the request, and is or is not the one whom it was for.
 pub(super) const TAKEN: HeaderName = HeaderName::from_static("taskgate-taken");
 pub(super) const YES: HeaderValue = HeaderValue::from_static("1");
+pub(super) const NO: HeaderValue = HeaderValue::from_static("0");
 
 /// Fields of one hop alone (RFC 9110, 7.6.1), and those that say where the client has come in.
 const HOP: [HeaderName; 10] =

@@ -24,6 +24,7 @@ use crate::gateway::homes::{Asking, Elsewhere, Place};
 use crate::gateway::rejection::{Fault, Kind, Rejection};
 use crate::jsonrpc::{Id, Message};
 use crate::mcp;
+use crate::metrics::label::PassedOn;
 use crate::seal::Sealer;
 use crate::sse::{self, Framer};
 use crate::upstream::Error;
@@ -31,14 +32,15 @@ use crate::upstream::Error;
 use super::answer::ResponseBody;
 use super::headers::{self, SESSION_ID};
 use super::http::{Endpoints, Refusal};
-use super::passage::{PEER, Passage, SEAL, TAKEN, digest, passed_on, strip_answer};
+use super::passage::{NO, PEER, Passage, SEAL, TAKEN, TO, digest, passed_on, strip_answer};
+use super::seldom::Seldom;
 
 /// How long connecting to another replica may take: they are near each other.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Idle connections are dropped before the other side does it.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
-/// So many replicas are asked for one request.
-const MOST_TRIES: usize = 3;
+/// So often another replica is asked for one request: they may leave one after the other.
+const MOST_TRIES: usize = 8;
 /// When it is worth another try, after replicas that each meant another.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -48,6 +50,7 @@ pub struct Passing {
     client: Client<HttpConnector, Full<Bytes>>,
     sealer: Arc<Sealer>,
     clock: Clock,
+    told: Arc<Seldom>,
 }
 
 /// How it went.
@@ -60,6 +63,17 @@ enum Passed {
     Misdirected,
     /// It was sent, and its answer did not come.
     Lost,
+}
+
+impl Passed {
+    const fn outcome(&self) -> PassedOn {
+        match self {
+            Self::Answered(_) => PassedOn::Answered,
+            Self::Undone => PassedOn::Undone,
+            Self::Misdirected => PassedOn::Misdirected,
+            Self::Lost => PassedOn::Lost,
+        }
+    }
 }
 
 impl fmt::Debug for Passing {
@@ -79,13 +93,14 @@ impl Passing {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_LIMIT)
             .build(connector);
-        Self { client, sealer, clock }
+        Self { client, sealer, clock, told: Arc::default() }
     }
 
     fn request(&self, to: &Elsewhere, parts: &Parts, body: &Bytes, peer: IpAddr) -> Option<Request<Full<Bytes>>> {
         let target = parts.uri.path_and_query()?;
         let mut headers = passed_on(&parts.headers);
         headers.insert(PEER, HeaderValue::from_str(&peer.to_string()).ok()?);
+        headers.insert(TO, HeaderValue::from_str(to.holder.as_str()).ok()?);
         let passage = Passage {
             to: to.holder.as_str(),
             method: &parts.method,
@@ -122,11 +137,19 @@ impl Passing {
                 return Passed::Lost;
             }
         };
-        let is_taken = response.headers().contains_key(TAKEN);
+        let taken = response.headers().get(TAKEN);
+        let (is_taken, is_another) = (taken.is_some(), taken == Some(&NO));
         match response.status() {
+            // The process has begun anew: what it was before is found gone when its lease is over.
+            StatusCode::MISDIRECTED_REQUEST if is_another => {
+                tracing::debug!(to = %to.holder, "another replica has been started anew");
+                return Passed::Undone;
+            }
             StatusCode::MISDIRECTED_REQUEST if is_taken => return Passed::Misdirected,
             StatusCode::UNAUTHORIZED if !is_taken => {
-                tracing::error!(to = %to.holder, "another replica refuses this one: `secrets.key` or the clocks differ");
+                if self.told.is_due(self.clock.now()) {
+                    tracing::error!(to = %to.holder, "another replica refuses this one: `secrets.key` or the clocks differ");
+                }
                 return Passed::Undone;
             }
             _ if !is_taken => {
@@ -165,18 +188,27 @@ impl Endpoints {
         (is_passed, peer): (bool, IpAddr),
     ) -> Result<Option<Response<ResponseBody>>, Refusal> {
         let session = headers::single(&parts.headers, &SESSION_ID)?;
-        let asking = Asking { session: session.as_deref(), ..asking };
+        let mut tried = Vec::new();
+        let asking = Asking { session: session.as_deref(), tried: &[], ..asking };
         let answering = |kind: Kind| match asked(body) {
             Some(asked) => Refusal::from(kind.answering(&asked.id)),
             None => Refusal::from(Rejection::from(kind)),
         };
         let mut place = self.gateway.place(&asking).await.map_err(answering)?;
+        if is_passed && matches!(place, Place::There(_)) {
+            // Who passed it on may know more than is remembered here.
+            place = self.gateway.place_anew(&asking).await.map_err(answering)?;
+        }
         for _ in 0..MOST_TRIES {
             let (Place::There(to), Some(passing)) = (place, &self.passing) else { return Ok(None) };
             if is_passed {
                 return Err(Refusal::Misdirected);
             }
-            place = match passing.pass(&to, parts, body, peer).await {
+            let passed = passing.pass(&to, parts, body, peer).await;
+            self.metrics.passed_on(passed.outcome());
+            tried.push(to.holder.clone());
+            let asking = Asking { tried: &tried, ..asking };
+            place = match passed {
                 Passed::Answered(response) => return Ok(Some(response)),
                 Passed::Undone => self.gateway.place_without(&asking, &to).await.map_err(answering)?,
                 Passed::Misdirected => self.gateway.place_anew(&asking).await.map_err(answering)?,

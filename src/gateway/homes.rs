@@ -9,6 +9,7 @@ mod alone;
 pub(super) mod bus;
 mod cache;
 mod lease;
+mod leaving;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use memchr::memmem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{Message, string_value};
 use crate::replica::{Replicas, Standing};
@@ -31,6 +33,8 @@ use super::rejection::Kind;
 use super::session::{Sealed, Session};
 use super::{Gateway, Route};
 use cache::Cache;
+pub use lease::Among;
+use leaving::Leave;
 
 /// How long after it was made a session can be claimed by another process; so long is kept who claimed it, and that it has
 /// ended.
@@ -66,6 +70,7 @@ pub(super) struct Homes {
     begun: Instant,
     /// When the renewal was asked for that was the last to succeed, in milliseconds after `begun`, and one; 0: none has.
     renewed: AtomicU64,
+    leave: Leave,
 }
 
 /// What of a request decides where it is served.
@@ -81,6 +86,8 @@ pub struct Asking<'a> {
     pub session: Option<&'a str>,
     /// The whole body.
     pub body: &'a [u8],
+    /// Who was asked in vain.
+    pub tried: &'a [Holder],
 }
 
 /// Where a request is served.
@@ -101,6 +108,8 @@ pub struct Elsewhere {
     pub address: SocketAddr,
     /// Cancelled when its lease is over.
     pub gone: CancellationToken,
+    /// To be kept until the request has come to it.
+    _on_the_way: TaskTrackerToken,
 }
 
 impl Homes {
@@ -109,7 +118,8 @@ impl Homes {
         let cache = Cache::new(sharing.lease / 3);
         let begun = Instant::now();
         let believes = Mutex::new(begun + sharing.lease);
-        Self { sharing, cache, lapses: AtomicU64::new(0), believes, begun, renewed: AtomicU64::new(0) }
+        let (lapses, renewed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { sharing, cache, lapses, believes, begun, renewed, leave: Leave::default() }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
@@ -152,12 +162,21 @@ impl Homes {
             return Ok(None);
         }
         let claimed = self.replicas().home_of(sealed.number).await?;
-        let home = claimed.or_else(|| sealed.maker.clone()).unwrap_or_else(|| Holder::from_text(""));
+        let home = claimed.or_else(|| sealed.maker.clone()).unwrap_or_else(Holder::nobody);
         self.cache.note_home(sealed.number, &home);
         Ok(Some(home))
     }
 
+    /// Whether that holder is the home of a session, as far as can be told.
+    async fn is_home(&self, holder: &Holder, sealed: &Sealed) -> bool {
+        let home = self.home_of(sealed).await.ok().flatten();
+        home.or_else(|| self.cache.last_home(sealed.number)).or_else(|| sealed.maker.clone()).as_ref() == Some(holder)
+    }
+
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
+        if *holder == Holder::nobody() || self.cache.is_closing(holder) {
+            return Ok(Standing::Left);
+        }
         if let Some(standing) = self.cache.standing(holder) {
             return Ok(standing);
         }
@@ -167,8 +186,8 @@ impl Homes {
     }
 
     fn elsewhere(&self, holder: Holder, address: SocketAddr) -> Place {
-        let gone = self.cache.gone(&holder);
-        Place::There(Elsewhere { holder, address, gone })
+        let (gone, on_the_way) = (self.cache.gone(&holder), self.cache.on_the_way(&holder));
+        Place::There(Elsewhere { holder, address, gone, _on_the_way: on_the_way })
     }
 }
 
@@ -188,13 +207,9 @@ impl Gateway {
         if asking.version.is_modern() {
             return self.place_of_stateless(homes, asking).await;
         }
-        let Some(token) = asking.session else { return Ok(Place::Here) };
+        let Some(token) = asking.session else { return Ok(homes.place_of_new(asking.tried).await) };
         let known = self.sessions.known(token);
-        if let Some(session) = &known
-            && !session.is_elsewhere()
-            && session.is_confirmed(homes.lapses())
-            && homes.is_leased()
-        {
+        if known.as_ref().is_some_and(|session| homes.is_settled(session)) {
             return Ok(Place::Here);
         }
         // What is not theirs is nobody's home to them, and answered as such.
@@ -204,7 +219,7 @@ impl Gateway {
             // Another may have claimed it since that was noted.
             homes.cache.forget_home(sealed.number);
         }
-        match self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await {
+        match self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await {
             Ok(place) => place,
             // What this process holds goes on without the store.
             Err(_) if known.is_some() => Ok(Place::Here),
@@ -212,39 +227,46 @@ impl Gateway {
         }
     }
 
-    /// The same when what was known of it proved wrong.
+    /// The same when what was known of it proved wrong, as somebody may have said who was asked for it.
     ///
     /// # Errors
     /// As [`Gateway::place`].
     pub async fn place_anew(&self, asking: &Asking<'_>) -> Result<Place, Kind> {
-        if let (Some(homes), Some(token)) = (&self.homes, asking.session)
-            && let Some(sealed) = self.sessions.open(token)
-        {
+        let Some(homes) = &self.homes else { return self.place(asking).await };
+        if let Some(sealed) = asking.session.and_then(|token| self.sessions.open(token)) {
             homes.cache.forget_home(sealed.number);
+        }
+        if let Some(last) = asking.tried.last() {
+            homes.cache.forget_standing(last);
         }
         self.place(asking).await
     }
 
-    /// Where a request is served whose place could not be connected to: nothing was sent to it.
+    /// Where a request is served whose place could not be connected to: nothing was sent to it. It is among those that were
+    /// tried.
     ///
     /// # Errors
     /// [`Kind::Away`] where only that process could serve it.
     pub async fn place_without(&self, asking: &Asking<'_>, elsewhere: &Elsewhere) -> Result<Place, Kind> {
         let Some(homes) = &self.homes else { return Ok(Place::Here) };
         homes.cache.forget_standing(&elsewhere.holder);
+        homes.cache.note_unreachable(&elsewhere.holder);
         let sealed = asking
             .session
             .filter(|_| !asking.version.is_modern())
             .and_then(|token| Some((token, self.sessions.open(token)?)));
-        // A retry finds nobody who waits for it.
-        let Some((token, sealed)) = sealed else { return Ok(Place::Here) };
+        // A retry finds nobody who waits for it; what is new may begin at yet another.
+        let Some((token, sealed)) = sealed else { return Ok(homes.place_of_new(asking.tried).await) };
         match homes.standing(&elsewhere.holder).await {
-            Ok(Standing::Over) => {
+            Ok(Standing::Alive { .. }) | Err(_) if homes.is_home(&elsewhere.holder, &sealed).await => {
+                self.stand_in(homes, asking.route, token, sealed)
+            }
+            Ok(_) => {
                 let known = self.sessions.known(token);
-                let place = self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await;
+                let place = self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await;
                 place.unwrap_or_else(|error| Err(error.into()))
             }
-            Ok(Standing::Alive { .. }) | Err(_) => self.stand_in(homes, asking.route, token, sealed),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -252,11 +274,12 @@ impl Gateway {
     async fn place_of_session(
         &self,
         homes: &Homes,
-        route: &Route,
+        asking: &Asking<'_>,
         token: &str,
         sealed: &Sealed,
         known: Option<&Arc<Session>>,
     ) -> Result<Result<Place, Kind>, StoreError> {
+        let route = asking.route;
         let (me, lapses) = (homes.replicas().me(), homes.lapses());
         let mut known = known.cloned();
         let Some(mut home) = homes.home_of(sealed).await? else {
@@ -265,11 +288,15 @@ impl Gateway {
         };
         for _ in 0..MOST_TRIES {
             if home == *me {
+                if let Some(place) = self.hand_over(homes, asking, sealed, known.as_ref()).await? {
+                    return Ok(Ok(place));
+                }
                 let is_made_here = sealed.maker.as_ref() == Some(me);
                 // Whatever it made and no longer knows has ended.
                 let adopted = || (!is_made_here).then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
                 if let Some(session) = known.or_else(adopted) {
-                    if !is_made_here {
+                    // One that was given away may be back, when nobody else is there.
+                    if !is_made_here || session.is_elsewhere() {
                         session.claimed_at(self.clock.now());
                     }
                     session.confirm(lapses);
@@ -283,7 +310,6 @@ impl Gateway {
             match homes.standing(&home).await? {
                 Standing::Alive { address: Some(address) } => return Ok(Ok(homes.elsewhere(home, address))),
                 Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
-                // It went with its process, and the answer says so.
                 // Perhaps it only could not tell, as this process could not.
                 Standing::Over if !homes.may_bury() => match homes.replicas().home_of(sealed.number).await? {
                     Some(claimed) if claimed != home => {
@@ -292,9 +318,15 @@ impl Gateway {
                     }
                     _ => return Ok(self.stand_in(homes, route, token, sealed.clone())),
                 },
-                Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
-                Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => return Ok(Ok(Place::Here)),
-                Standing::Over => home = self.claim_home(homes, sealed.number, &home).await?,
+                // It went with its process, and the answer says so.
+                Standing::Left | Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
+                Standing::Left | Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => {
+                    return Ok(Ok(Place::Here));
+                }
+                Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
+                    Place::Here => home = self.claim_home(homes, sealed.number, &home).await?,
+                    there @ Place::There(_) => return Ok(Ok(there)),
+                },
             }
             if home == *me && homes.replicas().has_ended(sealed.number).await? {
                 homes.cache.forget_home(sealed.number);
@@ -308,7 +340,7 @@ impl Gateway {
         let home = homes.replicas().claim_home(number, Some(from), CLAIMABLE).await?;
         homes.cache.note_home(number, &home);
         if home == *homes.replicas().me() {
-            tracing::info!(%from, "a session of a replica that is gone goes on here");
+            tracing::info!(%from, "a session of a replica that is gone, or is about to go, goes on here");
         }
         Ok(home)
     }
@@ -328,31 +360,38 @@ impl Gateway {
 
     /// A retry is served where its call waits, and the next page of a list where the session is that the last one was of.
     async fn place_of_stateless(&self, homes: &Homes, asking: &Asking<'_>) -> Result<Place, Kind> {
-        // Most requests have neither, and are not parsed here.
-        let has = |member: &str| memmem::find(asking.body, member.as_bytes()).is_some();
-        if !has("requestState") && !has("\"cursor\"") {
-            return Ok(Place::Here);
-        }
-        let Ok(Message::Request { params: Some(params), .. }) = Message::parse(asking.body) else {
-            return Ok(Place::Here);
+        let Some(holder) = self.holder_named(asking.body) else {
+            return Ok(homes.place_of_new(asking.tried).await);
         };
-        let Ok(params) = Params::read(params) else { return Ok(Place::Here) };
-        let state = params.request_state.and_then(|state| string_value(state.get()));
-        let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()));
-        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
-        let Some(holder) = parked.or_else(|| listed_at(&self.sealer, &cursor?)) else { return Ok(Place::Here) };
         if holder == *homes.replicas().me() {
             return Ok(Place::Here);
         }
         match homes.standing(&holder).await {
             Ok(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
             // The call is not there any more, or nobody gets to it.
-            Ok(Standing::Alive { address: None } | Standing::Over) => Ok(Place::Here),
+            Ok(Standing::Alive { address: None } | Standing::Left | Standing::Over) => Ok(Place::Here),
             Err(error) => match homes.cache.last_standing(&holder) {
                 Some(Standing::Alive { address: Some(address) }) => Ok(homes.elsewhere(holder, address)),
                 _ => Err(error.into()),
             },
         }
+    }
+
+    /// Which process a request of the stateless era says that it goes on from.
+    fn holder_named(&self, body: &[u8]) -> Option<Holder> {
+        // Most requests have neither, and are not parsed here.
+        let has = |member: &str| memmem::find(body, member.as_bytes()).is_some();
+        if !has("requestState") && !has("\"cursor\"") {
+            return None;
+        }
+        let Ok(Message::Request { params: Some(params), .. }) = Message::parse(body) else { return None };
+        let params = Params::read(params).ok()?;
+        let state = params.request_state.and_then(|state| string_value(state.get()));
+        let parked = state.and_then(|state| parked_at(&self.sealer, &state));
+        parked.or_else(|| {
+            let cursor = params.cursor.and_then(|cursor| string_value(cursor.get()))?;
+            listed_at(&self.sealer, &cursor)
+        })
     }
 
     /// Who has the calls that wait for their clients here, where that may be another process.
@@ -388,12 +427,16 @@ impl Homes {
         }
     }
 
+    async fn tell_alive(&self) {
+        self.tell(&bus::Message::Alive { from: self.replicas().me().to_string() }).await;
+    }
+
     /// Where a session was served last, as far as this process remembers.
     fn remembered(&self, sealed: &Sealed) -> Option<Place> {
         let home = self.cache.last_home(sealed.number).or_else(|| sealed.maker.clone())?;
         match self.cache.last_standing(&home)? {
             Standing::Alive { address: Some(address) } => Some(self.elsewhere(home, address)),
-            Standing::Alive { address: None } | Standing::Over => None,
+            Standing::Alive { address: None } | Standing::Left | Standing::Over => None,
         }
     }
 }

@@ -287,6 +287,11 @@ impl Session {
         Arc::clone(self.exclusive.get_or_init(Arc::default))
     }
 
+    /// Whether tools have run in it of which some must be alone.
+    pub(super) fn has_exclusive(&self) -> bool {
+        self.exclusive.get().is_some()
+    }
+
     /// Whether no client holds an id of it (see [`Sessions::unlisted`]).
     #[must_use]
     pub fn is_unlisted(&self) -> bool {

@@ -51,3 +51,31 @@ async fn what_is_away_is_known_to_be_and_comes_back() {
     renewals.next().await;
     hub.run(&redis::cmd("PING")).await.unwrap();
 }
+
+/// What has waited in vain fails alone: nobody else loses a connection, or an answer, by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_script_makes_nobody_else_fail() {
+    let Some(server) = Server::start() else { return };
+    let jobs = Jobs::default();
+    let hub = server::connected(&server.url(), &jobs);
+    assert!(hub.arrives(PATIENCE).await);
+    let connection = hub.inner.link.borrow().number;
+    let mut renewals = hub.renewals();
+    // The server does nothing else meanwhile.
+    let slow = Script::new(&[
+        "local function now() local time = redis.call('TIME') return time[1] + time[2] / 1e6 end ",
+        "local till = now() + 3 while now() < till do end return 'done'",
+    ]);
+    let slow = slow.within(LONG_COMMAND);
+    hub.run(redis::cmd("SCRIPT").arg("LOAD").arg(&slow.text)).await.unwrap();
+    let others = async {
+        assert!(matches!(hub.run(&redis::cmd("PING")).await, Err(HubError::Late)));
+        // As long as nothing is heard of it, nobody waits for it in vain any more.
+        assert!(matches!(hub.run(&redis::cmd("PING")).await, Err(HubError::Away)));
+        renewals.next().await;
+        hub.run(&redis::cmd("PING")).await.unwrap();
+    };
+    let (done, ()) = tokio::join!(hub.call(&slow, &[], &[]), others);
+    assert_eq!(done.unwrap(), Value::BulkString(b"done".to_vec()));
+    assert_eq!(hub.inner.link.borrow().number, connection, "there was no need of another");
+}

@@ -196,6 +196,20 @@ label! {
 }
 
 label! {
+    /// What became of a request that was passed on to another replica, once for each replica that was asked.
+    PassedOn {
+        /// It was answered.
+        Answered => "answered",
+        /// It could not be connected to, or did not take it: it was served elsewhere.
+        Undone => "undone",
+        /// It said that another is to serve it.
+        Misdirected => "misdirected",
+        /// It went away before it answered.
+        Lost => "lost",
+    }
+}
+
+label! {
     /// What the store was asked to do.
     StoreOp {
         /// Make a task.
@@ -235,6 +249,7 @@ mod tests {
         check(UpstreamOutcome::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(TaskStatus::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(Reload::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
+        check(PassedOn::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(StoreOp::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
         check(Era::ALL.iter().enumerate().map(|(index, value)| (index, *value as usize, value.as_str())));
     }

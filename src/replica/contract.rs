@@ -19,8 +19,10 @@ macro_rules! each_contract_test {
         $crate::replica::contract::each_contract_test! { $join =>
             a_lease_runs_out_unless_it_is_renewed,
             who_leaves_is_over_at_once,
+            who_has_another_key_is_told_so,
             a_session_has_one_home,
             a_home_is_taken_from_the_dead_alone,
+            a_home_is_given_up_by_whose_it_is,
             one_of_many_gets_a_home,
             an_ended_session_has_ended_for_everybody,
             notes_of_sessions_run_out,
@@ -75,8 +77,21 @@ pub(super) async fn who_leaves_is_over_at_once(of: Join<'_>) {
     a.renew().await.unwrap();
     b.renew().await.unwrap();
     a.leave().await;
-    assert_eq!(b.standing(a.me()).await.unwrap(), Standing::Over);
+    assert_eq!(b.standing(a.me()).await.unwrap(), Standing::Left);
     assert_eq!(b.standing(b.me()).await.unwrap(), ALIVE);
+}
+
+pub(super) async fn who_has_another_key_is_told_so(of: Join<'_>) {
+    let (a, b, short) = (join(of, "a"), join(of, "b"), of(Holder::begin("c"), None, SHORT));
+    let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+    // It runs out, so that all can begin anew with another.
+    assert!(short.agree(&keys(&["old"])).await.unwrap());
+    assert!(!a.agree(&keys(&["new"])).await.unwrap());
+    until(async || a.agree(&keys(&["new"])).await.unwrap()).await;
+    // A new key is known everywhere before it is used.
+    assert!(!b.agree(&keys(&["newer"])).await.unwrap());
+    assert!(b.agree(&keys(&["newer", "new"])).await.unwrap());
+    assert!(a.agree(&keys(&["new"])).await.unwrap(), "it is the one of those who were there");
 }
 
 pub(super) async fn a_session_has_one_home(of: Join<'_>) {
@@ -99,6 +114,21 @@ pub(super) async fn a_home_is_taken_from_the_dead_alone(of: Join<'_>) {
     assert_eq!(c.claim_home(7, Some(b.me()), LONG).await.unwrap(), *c.me());
     assert_eq!(b.claim_home(7, Some(b.me()), LONG).await.unwrap(), *c.me());
     assert_eq!(a.home_of(7).await.unwrap().as_ref(), Some(c.me()));
+}
+
+pub(super) async fn a_home_is_given_up_by_whose_it_is(of: Join<'_>) {
+    let (a, b, c) = (join(of, "a"), join(of, "b"), join(of, "c"));
+    let nobody = Holder::nobody();
+    a.release_home(7, LONG).await.unwrap();
+    assert_eq!(b.home_of(7).await.unwrap().as_ref(), Some(&nobody));
+    assert_eq!(b.standing(&nobody).await.unwrap(), Standing::Over);
+    assert_eq!(b.claim_home(7, Some(&nobody), LONG).await.unwrap(), *b.me());
+    assert_eq!(c.claim_home(7, Some(&nobody), LONG).await.unwrap(), *b.me());
+    // Another's stays another's.
+    a.release_home(7, LONG).await.unwrap();
+    assert_eq!(c.home_of(7).await.unwrap().as_ref(), Some(b.me()));
+    b.release_home(7, LONG).await.unwrap();
+    assert_eq!(a.claim_home(7, Some(&nobody), LONG).await.unwrap(), *a.me());
 }
 
 pub(super) async fn one_of_many_gets_a_home(of: Join<'_>) {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{BUS_DEPTH, Replicas, Standing};
+use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, SessionNumber, StoreError};
 
@@ -36,6 +36,10 @@ impl Replicas for Alone {
 
     async fn renew(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn agree(&self, _: &[String]) -> Result<bool, StoreError> {
+        Ok(true)
     }
 
     async fn leave(&self) {}
@@ -93,6 +97,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Notes {
     leases: HashMap<Holder, (Timestamp, Option<SocketAddr>)>,
+    left: HashMap<Holder, Timestamp>,
+    key: Option<(Timestamp, String)>,
     homes: HashMap<SessionNumber, (Timestamp, Holder)>,
     ended: HashMap<SessionNumber, Timestamp>,
     subscribers: Vec<Subscriber>,
@@ -133,6 +139,7 @@ impl Neighbour {
         let mut notes = self.shared.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
         notes.leases.retain(|_, (until, _)| *until > now);
+        notes.left.retain(|_, until| *until > now);
         notes.homes.retain(|_, (until, _)| *until > now);
         notes.ended.retain(|_, until| *until > now);
         Ok(notes)
@@ -154,15 +161,30 @@ impl Replicas for Neighbour {
         Ok(())
     }
 
+    async fn agree(&self, known: &[String]) -> Result<bool, StoreError> {
+        let mut notes = self.notes()?;
+        let now = self.shared.clock.now();
+        let last = notes.key.as_ref().filter(|(until, _)| *until > now).map(|(_, key)| key.clone());
+        if last.is_none() || last.as_ref() == known.first() {
+            notes.key = known.first().map(|key| (self.until(self.lease * KEY_KEPT), key.clone()));
+        }
+        Ok(last.is_none_or(|last| known.contains(&last)))
+    }
+
     async fn leave(&self) {
         if let Ok(mut notes) = self.notes() {
             notes.leases.remove(&self.me);
+            notes.left.insert(self.me.clone(), self.until(LEFT_KEPT));
         }
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
-        let lease = self.notes()?.leases.get(holder).copied();
-        Ok(lease.map_or(Standing::Over, |(_, address)| Standing::Alive { address }))
+        let notes = self.notes()?;
+        Ok(match notes.leases.get(holder) {
+            Some((_, address)) => Standing::Alive { address: *address },
+            None if notes.left.contains_key(holder) => Standing::Left,
+            None => Standing::Over,
+        })
     }
 
     async fn claim_home(
@@ -178,6 +200,14 @@ impl Replicas for Neighbour {
         }
         notes.homes.insert(session, (self.until(keep), self.me.clone()));
         Ok(self.me.clone())
+    }
+
+    async fn release_home(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError> {
+        let mut notes = self.notes()?;
+        if notes.homes.get(&session).is_none_or(|(_, home)| *home == self.me) {
+            notes.homes.insert(session, (self.until(keep), Holder::nobody()));
+        }
+        Ok(())
     }
 
     async fn home_of(&self, session: SessionNumber) -> Result<Option<Holder>, StoreError> {

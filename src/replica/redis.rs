@@ -9,11 +9,11 @@ use bytes::Bytes;
 use redis::{Cmd, FromRedisValue, cmd, from_redis_value};
 use tokio::sync::mpsc;
 
-use super::{BUS_DEPTH, Replicas, Standing};
+use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
 use crate::hub::{Hub, HubError, Script};
 use crate::task::{Holder, SessionNumber, StoreError};
 
-/// Takes a session: KEYS: its note. ARGV: from whom, by whom, for how many milliseconds. Gives whose it is.
+/// Hands a session on: KEYS: its note. ARGV: from whom, to whom, for how many milliseconds. Gives whose it is.
 const CLAIM: &str = "local home = redis.call('GET', KEYS[1]) \
     if home and home ~= ARGV[1] and home ~= ARGV[2] then return home end \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
@@ -21,6 +21,13 @@ const CLAIM: &str = "local home = redis.call('GET', KEYS[1]) \
 
 /// Keeps a note. KEYS: where. ARGV: what, for how many milliseconds.
 const NOTE: &str = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])";
+
+/// Agrees on a key. KEYS: its note. ARGV: for how many milliseconds, the keys that are known, the one in use first.
+const AGREE: &str = "local last = redis.call('GET', KEYS[1]) \
+    local is_known = not last \
+    for at = 2, #ARGV do is_known = is_known or ARGV[at] == last end \
+    if not last or last == ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1]) end \
+    return is_known and 1 or 0";
 
 /// This process among those that share a Redis.
 #[derive(Debug)]
@@ -32,6 +39,7 @@ pub struct RedisReplicas {
     channel: String,
     claim: Script,
     note: Script,
+    agree: Script,
     subscribers: Arc<Subscribers>,
 }
 
@@ -46,8 +54,8 @@ impl RedisReplicas {
         let subscribers = Arc::new(Subscribers::default());
         let (heard_by, own) = (Arc::clone(&subscribers), me.clone());
         hub.listen(&channel, Box::new(move |message| heard_by.hear(&own, message)));
-        let (claim, note) = (Script::always(&[CLAIM]), Script::always(&[NOTE]));
-        Self { hub, me, address, lease, channel, claim, note, subscribers }
+        let (claim, note, agree) = (Script::always(&[CLAIM]), Script::always(&[NOTE]), Script::always(&[AGREE]));
+        Self { hub, me, address, lease, channel, claim, note, agree, subscribers }
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
@@ -60,8 +68,27 @@ impl RedisReplicas {
         Ok(())
     }
 
+    /// Gives a session of the one to the other; tells whose it is now.
+    async fn hand_on(
+        &self,
+        session: SessionNumber,
+        from: &Holder,
+        to: &Holder,
+        keep: Duration,
+    ) -> Result<Holder, StoreError> {
+        let keep = millis(keep).to_string();
+        let args = [from.as_str(), to.as_str(), &keep].map(str::as_bytes);
+        let home = self.hub.call(&self.claim, &[&self.home(session)], &args).await?;
+        let home: String = from_redis_value(home).map_err(|_| HubError::Unreadable("a home"))?;
+        Ok(Holder::from_text(&home))
+    }
+
     fn home(&self, session: SessionNumber) -> String {
         format!("{}:home:{session:x}", self.hub.prefix())
+    }
+
+    fn left(&self, holder: &Holder) -> String {
+        format!("{}:left:{holder}", self.hub.prefix())
     }
 
     fn ended(&self, session: SessionNumber) -> String {
@@ -84,15 +111,31 @@ impl Replicas for RedisReplicas {
         self.keep(&self.hub.lease(self.me.as_str()), &address, self.lease).await
     }
 
+    async fn agree(&self, known: &[String]) -> Result<bool, StoreError> {
+        let (key, keep) = (format!("{}:key", self.hub.prefix()), millis(self.lease * KEY_KEPT).to_string());
+        let args: Vec<&[u8]> = std::iter::once(keep.as_bytes()).chain(known.iter().map(String::as_bytes)).collect();
+        let agreed = self.hub.call(&self.agree, &[&key], &args).await?;
+        Ok(from_redis_value(agreed).map_err(|_| HubError::Unreadable("a key's note"))?)
+    }
+
     async fn leave(&self) {
-        if let Err(error) = self.run::<()>(cmd("DEL").arg(self.hub.lease(self.me.as_str()))).await {
+        let left = async {
+            // The mark first: in between it is still taken for alive, and never for one that may come back.
+            self.keep(&self.left(&self.me), "1", LEFT_KEPT).await?;
+            self.run::<()>(cmd("DEL").arg(self.hub.lease(self.me.as_str()))).await
+        };
+        if let Err(error) = left.await {
             tracing::debug!(error = &error as &dyn std::error::Error, "the lease will run out");
         }
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
         let lease: Option<String> = self.run(cmd("GET").arg(self.hub.lease(holder.as_str()))).await?;
-        Ok(lease.map_or(Standing::Over, |address| Standing::Alive { address: address.parse().ok() }))
+        if let Some(address) = lease {
+            return Ok(Standing::Alive { address: address.parse().ok() });
+        }
+        let has_left: bool = self.run(cmd("EXISTS").arg(self.left(holder))).await?;
+        Ok(if has_left { Standing::Left } else { Standing::Over })
     }
 
     async fn claim_home(
@@ -101,11 +144,11 @@ impl Replicas for RedisReplicas {
         from: Option<&Holder>,
         keep: Duration,
     ) -> Result<Holder, StoreError> {
-        let keep = millis(keep).to_string();
-        let args = [from.unwrap_or(&self.me).as_str(), self.me.as_str(), &keep].map(str::as_bytes);
-        let home = self.hub.call(&self.claim, &[&self.home(session)], &args).await?;
-        let home: String = from_redis_value(home).map_err(|_| HubError::Unreadable("a home"))?;
-        Ok(Holder::from_text(&home))
+        self.hand_on(session, from.unwrap_or(&self.me), &self.me, keep).await
+    }
+
+    async fn release_home(&self, session: SessionNumber, keep: Duration) -> Result<(), StoreError> {
+        self.hand_on(session, &self.me, &Holder::nobody(), keep).await.map(drop)
     }
 
     async fn home_of(&self, session: SessionNumber) -> Result<Option<Holder>, StoreError> {

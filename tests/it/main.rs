@@ -54,6 +54,7 @@ mod quotas;
 mod redis;
 mod replicas;
 mod restart;
+mod rolling;
 mod rounds;
 mod rounds_in_tasks;
 mod routing;

@@ -2,6 +2,7 @@
 //! of them a session is at home in, and whichever dies.
 
 use http::StatusCode;
+use taskgate::config::{SealKey, Settings};
 use taskgate::demo::server::{Era, Options};
 
 use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, related, text_of, within};
@@ -36,6 +37,14 @@ async fn a_session_is_one_wherever_its_requests_land() {
     assert_eq!(client.cancel(&held).await["status"], "cancelled");
     let stats = gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
     assert_eq!((stats.sessions_opened, stats.stray_answers), (1, 0));
+    // Two thirds of them were passed on, which is counted.
+    let mut passed_on = 0.0;
+    for number in 0..3 {
+        let metrics = gateway.metrics_of(number).await;
+        passed_on += metrics.value("taskgate_passed_on_total", &[("outcome", "answered")]);
+        assert_eq!(metrics.value("taskgate_passed_on_total", &[("outcome", "lost")]), 0.0);
+    }
+    assert!(passed_on >= 6.0, "{passed_on}");
     // It ends everywhere.
     assert_eq!(client.delete().await, StatusCode::NO_CONTENT);
     for _ in 0..3 {
@@ -138,6 +147,8 @@ async fn a_stop_ends_nobody_s_session() {
     while stream.next().await.unwrap().is_some() {}
     let client = gateway.client().with_session_of(&opened);
     assert_eq!(client.outcome(&id).await["result"], outcome["result"]);
+    // Also where those who are left have not been there for a lease: who gives its lease up is gone for certain.
+    gateway.claimed(&client, &[1]).await;
     let mut stream = client.listen().await;
     let id = client.start("ask", json!({})).await;
     let question = stream.until_method(ELICIT).await;
@@ -458,4 +469,25 @@ async fn what_is_kept_for_a_session_is_kept_once() {
             assert_eq!(logged, heard, "{level}");
         }
     }
+}
+
+/// One that is started with another key is not ready, as long as others have theirs; nobody else minds.
+#[tokio::test]
+async fn one_with_another_key_says_so() {
+    let mut gateway = three().lease("1s").start().await;
+    within(gateway.replicas[0].stop()).await;
+    let other = SealKey::new([7; 32]);
+    gateway.restart_with(0, |settings| settings.secrets.key = Some(other.clone())).await;
+    gateway.ready(0, 503).await;
+    gateway.ready(1, 200).await;
+    gateway.ready(2, 200).await;
+    // A new key that knows the old one is none that is strange.
+    within(gateway.replicas[0].stop()).await;
+    let change = |settings: &mut Settings| {
+        let before = settings.secrets.key.replace(other);
+        settings.secrets.previous.extend(before);
+    };
+    gateway.restart_with(0, change).await;
+    gateway.ready(0, 200).await;
+    gateway.ready(1, 200).await;
 }

@@ -65,6 +65,11 @@ impl Running {
         Self::start(TASKGATE, &all, environment, "url=", Signal::TERM).await
     }
 
+    /// `taskgate serve` as that file says, with its addresses.
+    pub(crate) async fn configured(path: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start(TASKGATE, &["serve", "--config", path], environment, "url=", Signal::TERM).await
+    }
+
     async fn start(
         program: &str,
         arguments: &[&str],

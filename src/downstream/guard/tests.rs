@@ -36,13 +36,34 @@ fn guard() -> (Guard, u64) {
     (Guard::new("me", sealer(1), clock), clock.now().as_millis())
 }
 
+fn is_in(guard: &Guard, parts: &Parts) -> bool {
+    matches!(guard.admit(parts), Admission::Taken(..))
+}
+
+/// Whoever passed it on knows it by its name of before, and has the key.
+#[tokio::test(start_paused = true)]
+async fn what_is_for_one_who_was_here_before_is_told_apart() {
+    let (guard, now) = guard();
+    let named = |key, to: &str, named: &'static str| {
+        let mut parts = head(key, to, now, 1);
+        parts.headers.remove(SEAL);
+        parts.headers.insert(TO, HeaderValue::from_static(named));
+        seal(&mut parts, key, to, now, 1);
+        parts
+    };
+    assert_eq!(guard.admit(&named(1, "before", "before")), Admission::ForAnother);
+    assert_eq!(guard.admit(&named(2, "before", "before")), Admission::Refused, "another key");
+    assert_eq!(guard.admit(&named(1, "before", "me")), Admission::Refused, "another name");
+    assert!(is_in(&guard, &named(1, "me", "me")), "none of them was noted");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_has_the_key_is_let_in_once() {
     let (guard, now) = guard();
-    let (peer, body) = guard.admit(&head(1, "me", now, 1)).expect("it is good");
-    assert_eq!((peer.to_string().as_str(), body), ("192.0.2.7", digest(b"{}")));
-    assert_eq!(guard.admit(&head(1, "me", now, 1)), None, "the same again");
-    assert!(guard.admit(&head(1, "me", now, 2)).is_some());
+    let taken = Admission::Taken("192.0.2.7".parse().unwrap(), digest(b"{}"));
+    assert_eq!(guard.admit(&head(1, "me", now, 1)), taken);
+    assert_eq!(guard.admit(&head(1, "me", now, 1)), Admission::Refused, "the same again");
+    assert!(is_in(&guard, &head(1, "me", now, 2)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,13 +79,13 @@ async fn clocks_may_differ_by_a_little() {
         (0, false),
         (u64::MAX, false),
     ]) {
-        assert_eq!(guard.admit(&head(1, "me", at, nonce)).is_some(), is_good, "{at}");
+        assert_eq!(is_in(&guard, &head(1, "me", at, nonce)), is_good, "{at}");
     }
     // One that is so old that it may have been forgotten is not new.
     let old = now - 20_000;
-    assert!(guard.admit(&head(1, "me", old, 99)).is_some());
+    assert!(is_in(&guard, &head(1, "me", old, 99)));
     tokio::time::advance(Duration::from_secs(40)).await;
-    assert_eq!(guard.admit(&head(1, "me", old, 99)), None);
+    assert_eq!(guard.admit(&head(1, "me", old, 99)), Admission::Refused);
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,9 +129,9 @@ async fn nothing_else_is_let_in() {
             "another time",
         ),
     ] {
-        assert_eq!(guard.admit(&parts), None, "{what}");
+        assert_eq!(guard.admit(&parts), Admission::Refused, "{what}");
     }
-    assert!(guard.admit(&head(1, "me", now, 1)).is_some(), "none of them was noted");
+    assert!(is_in(&guard, &head(1, "me", now, 1)), "none of them was noted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,9 +139,9 @@ async fn a_former_key_is_good_while_it_is_known() {
     let clock = Clock::system();
     let guard = Guard::new("me", Arc::new(Sealer::new([2; 32], [[1; 32]])), clock);
     let now = clock.now().as_millis();
-    assert!(guard.admit(&head(1, "me", now, 1)).is_some());
-    assert!(guard.admit(&head(2, "me", now, 2)).is_some());
-    assert!(guard.admit(&head(3, "me", now, 3)).is_none());
+    assert!(is_in(&guard, &head(1, "me", now, 1)));
+    assert!(is_in(&guard, &head(2, "me", now, 2)));
+    assert!(!is_in(&guard, &head(3, "me", now, 3)));
 }
 
 #[test]

@@ -19,6 +19,12 @@ use crate::gateway::{Gateway, Route};
 pub(in crate::gateway) enum Message {
     /// A process is there.
     Alive { from: String },
+    /// A process is about to stop: it takes nothing new, and gives its sessions away.
+    Leaving { from: String },
+    /// It is about to close its doors: whoever has something on the way to it says when that is there.
+    Closing { from: String },
+    /// Nothing of mine is on its way to you, and nothing will be.
+    Parted { to: String, from: String },
     /// A session has ended.
     Ended { session: String },
     /// A session is in use.
@@ -144,7 +150,7 @@ impl Gateway {
                     Err(error) => tracing::debug!(%error, "a message of another replica can't be read"),
                 },
                 _ = tick.tick() => {
-                    homes.tell(&Message::Alive { from: homes.replicas().me().to_string() }).await;
+                    homes.tell_alive().await;
                     self.tell_seen(homes).await;
                 }
             }
@@ -165,12 +171,21 @@ impl Gateway {
         let (Some(homes), Some(far)) = (&self.homes, self.deliveries.far()) else { return };
         let me = homes.replicas().me();
         match message {
-            // From now on it is looked after.
+            // From now on it is looked after. A new one learns that this one is there.
             Message::Alive { from } => {
                 let from = Holder::from_text(&from);
                 far.note_alive(&from);
-                drop(homes.cache.gone(&from));
+                if homes.cache.note_alive(&from) {
+                    homes.tell_alive().await;
+                }
             }
+            Message::Leaving { from } => {
+                homes.cache.note_leaving(&Holder::from_text(&from));
+                // It may not know where else its requests can go.
+                homes.tell_alive().await;
+            }
+            Message::Closing { from } => self.part_from(Holder::from_text(&from)),
+            Message::Parted { to, from } if to == me.as_str() => homes.parted(&Holder::from_text(&from)),
             Message::Ended { session } => {
                 let Some(number) = number_of(&session) else { return };
                 homes.cache.forget_home(number);
@@ -213,7 +228,7 @@ impl Gateway {
                     homes.tell(&Message::NotMine { task, to: from, from: me.to_string() }).await;
                 }
             }
-            Message::Mine { .. } | Message::NotMine { .. } | Message::Event { .. } => {}
+            Message::Mine { .. } | Message::NotMine { .. } | Message::Event { .. } | Message::Parted { .. } => {}
             Message::Offer { task, session, owner } => {
                 let (Some(id), Some(session)) = (TaskId::parse(&task), number_of(&session)) else { return };
                 // Most replicas have no stream for it, and read nothing.

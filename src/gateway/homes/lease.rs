@@ -24,12 +24,31 @@ const LOOKS: u32 = 2;
 /// How long a process that is alone waits before it looks again at what it could not take up.
 const TRY_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// How a process stands among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Among {
+    /// It is one of them.
+    Well,
+    /// Its lease is over: what all share can't be reached.
+    Away,
+    /// They seal with a key that it does not know.
+    Strange,
+}
+
 impl Gateway {
-    /// Keeps this process alive among the others until jobs are told to stop, and tells at each change whether it is.
+    /// Keeps this process alive among the others until jobs are told to stop, and tells at each change how it stands.
     /// While it can't be, what it holds goes on. At the end its lease is given up.
-    pub async fn keep_lease(self: Arc<Self>, is_alive: bool, tell: impl Fn(bool) + Send) {
+    pub async fn keep_lease(self: Arc<Self>, begun: Among, tell: impl Fn(Among) + Send) {
         let Some(homes) = &self.homes else { return };
         let lease = homes.sharing.lease;
+        let (is_alive, mut differs) = (begun != Among::Away, begun == Among::Strange);
+        let tell = |is_over: bool, differs: bool| {
+            tell(match (is_over, differs) {
+                (true, _) => Among::Away,
+                (false, true) => Among::Strange,
+                (false, false) => Among::Well,
+            });
+        };
         let (mut renewed, mut is_away, mut is_over) = (Instant::now(), false, !is_alive);
         loop {
             let asked = Instant::now();
@@ -45,8 +64,10 @@ impl Gateway {
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
                     homes.note_renewed(asked);
-                    if is_over {
-                        tell(true);
+                    let differed = differs;
+                    differs = self.has_another_key(homes, differed).await;
+                    if is_over || differs != differed {
+                        tell(false, differs);
                     }
                     if is_away {
                         homes.have_patience();
@@ -66,7 +87,7 @@ impl Gateway {
                     is_away = true;
                     if !is_over && renewed.elapsed() >= lease {
                         is_over = true;
-                        tell(false);
+                        tell(true, differs);
                     }
                 }
             }
@@ -78,20 +99,31 @@ impl Gateway {
         }
     }
 
-    /// Begins the lease, and says whether it has begun; a failure is [`Gateway::keep_lease`]'s to tell.
-    pub async fn begin_lease(&self) -> bool {
-        match &self.homes {
-            Some(homes) => {
-                let asked = Instant::now();
-                let renewing = tokio::time::timeout(homes.sharing.lease, homes.replicas().renew());
-                let has_begun = matches!(renewing.await, Ok(Ok(())));
-                if has_begun {
-                    homes.note_renewed(asked);
-                }
-                has_begun
-            }
-            None => true,
+    /// Begins the lease, and says how this process stands; a failure is [`Gateway::keep_lease`]'s to tell.
+    pub async fn begin_lease(&self) -> Among {
+        let Some(homes) = &self.homes else { return Among::Well };
+        let asked = Instant::now();
+        if !matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(()))) {
+            return Among::Away;
         }
+        homes.note_renewed(asked);
+        if self.has_another_key(homes, false).await { Among::Strange } else { Among::Well }
+    }
+
+    /// Whether the others seal with a key that is not known here. Where that can't be told now, it is as it was.
+    async fn has_another_key(&self, homes: &Homes, before: bool) -> bool {
+        let known = self.sealer.known_keys();
+        let agreed = homes.replicas().agree(&known);
+        let Ok(Ok(agrees)) = tokio::time::timeout(homes.sharing.lease / RENEWALS, agreed).await else { return before };
+        if !agrees && !before {
+            tracing::error!(
+                "`secrets.key` of the other replicas is neither that of this one nor in its `secrets.previous`: sessions \
+                 and requests of the ones are refused by the other, and this replica is not ready"
+            );
+        } else if agrees && before {
+            tracing::info!("the other replicas have a `secrets.key` that is known here");
+        }
+        !agrees
     }
 
     /// Takes up what those held who are gone, until jobs are told to stop. A process that is alone does it once: there can
@@ -153,7 +185,7 @@ impl Gateway {
     /// Whether a holder that was found dead has not come back since: what it does from then on is its own.
     pub(in crate::gateway) async fn is_still_gone(&self, holder: &Holder) -> bool {
         match &self.homes {
-            Some(homes) => matches!(homes.replicas().standing(holder).await, Ok(Standing::Over)),
+            Some(homes) => matches!(homes.replicas().standing(holder).await, Ok(standing) if standing.is_gone()),
             None => true,
         }
     }
@@ -165,7 +197,7 @@ impl Gateway {
         // The store's failure is told where the lease is renewed.
         let Ok(standing) = homes.replicas().standing(holder).await else { return };
         homes.cache.note_standing(holder, standing);
-        if standing == Standing::Over && homes.may_bury() {
+        if standing == Standing::Left || (standing == Standing::Over && homes.may_bury()) {
             self.take_up_from(routes, holder, Lost::Replica).await;
             self.deliveries.streams_gone(&self.ledger, holder).await;
         }

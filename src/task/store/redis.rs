@@ -39,6 +39,8 @@ const LAST: u64 = 900_000_000_000_000;
 /// So many tenants are taken at once, to purge them.
 const TENANTS: &[u8] = b"16";
 
+/// No script goes on giving records and drafts when it has given so many bytes: meanwhile the server does nothing else.
+const FULL: &[u8] = b"1048576";
 /// So many creations in doubt are remembered; more than are under way at once where connections are bounded as by default.
 const MOST_DOUBTFUL: usize = 65_536;
 
@@ -118,13 +120,23 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
-        let (at, id) = after.map(|after| (millis(after.created_at), after.id.to_string())).unwrap_or_default();
-        let (of, limit) = (keys::owner(owner), limit.to_string());
-        let args: [&[u8]; 4] = [of.as_bytes(), limit.as_bytes(), at.as_bytes(), id.as_bytes()];
-        let page = self.inner.of_tenant(&self.inner.scripts.list, &keys::tenant(&owner.tenant), &args).await?;
-        // One that can't be read does not hide the others.
-        let tasks = Parts::of(page, "a page")?.rest().filter_map(|row| Row::read(row).and_then(Row::task).ok());
-        Ok(tasks.map(Arc::new).collect())
+        let (mut at, mut id) = after.map(|after| (millis(after.created_at), after.id.to_string())).unwrap_or_default();
+        let (of, tenant, mut left) = (keys::owner(owner), keys::tenant(&owner.tenant), limit);
+        let mut tasks = Vec::new();
+        loop {
+            let most = left.to_string();
+            let args: [&[u8]; 5] = [of.as_bytes(), most.as_bytes(), at.as_bytes(), id.as_bytes(), FULL];
+            let page = self.inner.of_tenant(&self.inner.scripts.list, &tenant, &args).await?;
+            let mut parts = Parts::of(page, "a page")?;
+            let rows: Vec<Value> = Parts::of(parts.value(), "records")?.rest().collect();
+            left = left.saturating_sub(rows.len());
+            // One that can't be read does not hide the others.
+            tasks.extend(rows.into_iter().filter_map(|row| Row::read(row).and_then(Row::task).ok()).map(Arc::new));
+            match (parts.next::<Option<String>>()?, parts.next::<Option<String>>()?) {
+                (Some(last_at), Some(last)) if left > 0 => (at, id) = (last_at, last),
+                _ => return Ok(tasks),
+            }
+        }
     }
 
     async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
@@ -335,7 +347,7 @@ impl Inner {
         purged: &mut Purged,
     ) -> Result<Option<String>, StoreError> {
         let (sent, at_most) = (self.sent(), at_most.to_string());
-        let args = [at.as_bytes(), sent.as_bytes(), at_most.as_bytes()];
+        let args = [at.as_bytes(), sent.as_bytes(), at_most.as_bytes(), FULL];
         let mut parts = Parts::of(self.of_tenant(&self.scripts.purge, tenant, &args).await?, "a purge")?;
         for row in Parts::of(parts.value(), "purged records")?.rest() {
             // One that can't be read is gone all the same.

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use taskgate::app::{App, Timing};
 use taskgate::auth::sha256;
-use taskgate::config;
+use taskgate::config::{self, Settings};
 use taskgate::demo::server::{Options, Server, Stats};
 use taskgate::replica::Replicas;
 use taskgate::seal::{Purpose, Sealer};
+use taskgate::task::{Store as _, Usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -213,11 +214,12 @@ impl Setup {
             }
             let balancer = Balancer::start(replicas.iter().map(|replica| replica.address).collect()).await;
             let (address, admin) = (balancer.address, replicas[0].admin);
-            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer) };
+            let again = Some((common, settings, self.timing));
+            return Gateway { app: None, upstream, address, admin, replicas, balancer: Some(balancer), again };
         }
         let app = App::start_with(&settings, self.timing).await.unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None }
+        Gateway { app: Some(app), upstream, address, admin, replicas: Vec::new(), balancer: None, again: None }
     }
 }
 
@@ -231,6 +233,8 @@ pub(crate) struct Gateway {
     /// Where there are several.
     pub(crate) replicas: Vec<Replica>,
     balancer: Option<Balancer>,
+    /// What another of several is started with.
+    again: Option<(Common, Settings, Timing)>,
 }
 
 impl Gateway {
@@ -302,10 +306,50 @@ impl Gateway {
         self.balancer.as_ref().expect("there are several").use_only(there);
     }
 
+    /// The balancer asks each whether it is ready, and sends requests to those that say so.
+    pub(crate) fn check_health(&self) {
+        self.balancer.as_ref().expect("there are several").check(&self.replicas);
+    }
+
+    /// Waits until requests go to one of several, or do not.
+    pub(crate) async fn is_asked(&self, number: usize, is_asked: bool) {
+        let (balancer, address) = (self.balancer.as_ref().expect("there are several"), self.replicas[number].address);
+        within(async {
+            while balancer.asks(address) != is_asked {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// What all of several count, for callers without credentials.
+    pub(crate) async fn usage(&self) -> Usage {
+        let (common, _, _) = self.again.as_ref().expect("there are several");
+        common.store.usage("default").await.unwrap()
+    }
+
     /// One of several dies, and the balancer asks it no more.
     pub(crate) async fn kill(&mut self, number: usize) {
         self.replicas[number].die().await;
         self.forget_stopped();
+    }
+
+    /// Another one takes the place of one of several.
+    pub(crate) async fn restart(&mut self, number: usize) {
+        self.restart_with(number, |_| {}).await;
+    }
+
+    /// The same with other settings.
+    pub(crate) async fn restart_with(&mut self, number: usize, change: impl FnOnce(&mut Settings)) {
+        let (common, settings, timing) = self.again.as_ref().expect("there are several");
+        let mut settings = settings.clone();
+        change(&mut settings);
+        self.replicas[number] = Replica::start(common, settings, *timing).await;
+    }
+
+    /// What one of several counts.
+    pub(crate) async fn metrics_of(&self, number: usize) -> Exposition {
+        Exposition::fetch(self.replicas[number].admin, None).await
     }
 
     /// A client of one of several alone, with the session that another has.

@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
@@ -23,12 +25,14 @@ use taskgate::replica::Replicas;
 use taskgate::replica::local::{Neighbour, Neighbourhood};
 use taskgate::task::Holder;
 use taskgate::task::store::memory::MemoryStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 /// What all gateways share.
 pub(crate) struct Common {
-    store: Arc<MemoryStore>,
+    pub(crate) store: Arc<MemoryStore>,
     neighbourhood: Neighbourhood,
 }
 
@@ -46,6 +50,7 @@ type Joined = (Arc<Neighbour>, Option<SocketAddr>);
 pub(crate) struct Replica {
     app: Option<App>,
     runtime: Option<Runtime>,
+    stopping: Option<JoinHandle<()>>,
     /// Its end of what they share.
     pub(crate) neighbour: Arc<Neighbour>,
     pub(crate) address: SocketAddr,
@@ -73,7 +78,7 @@ impl Replica {
         let app = app.await.unwrap();
         let (neighbour, internal) = joined.lock().unwrap().take().unwrap();
         let (address, admin) = (app.address, app.admin_address);
-        Self { app: Some(app), runtime: Some(runtime), neighbour, address, admin, internal }
+        Self { app: Some(app), runtime: Some(runtime), stopping: None, neighbour, address, admin, internal }
     }
 
     /// It is gone from one moment to the next, with all its connections.
@@ -92,12 +97,25 @@ impl Replica {
         }
     }
 
-    /// It stops as a signal stops it.
-    pub(crate) async fn stop(&mut self) {
+    /// It begins to stop as a signal stops it.
+    pub(crate) fn begin_to_stop(&mut self) {
         if let (Some(app), Some(runtime)) = (self.app.take(), &self.runtime) {
-            runtime.spawn(app.run_until(async {})).await.unwrap();
+            self.stopping = Some(runtime.spawn(app.run_until(async {})));
+        }
+    }
+
+    /// Waits for its end, once it has begun to stop.
+    pub(crate) async fn stopped(&mut self) {
+        if let Some(stopping) = self.stopping.take() {
+            stopping.await.unwrap();
         }
         self.kill();
+    }
+
+    /// Both.
+    pub(crate) async fn stop(&mut self) {
+        self.begin_to_stop();
+        self.stopped().await;
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -115,6 +133,8 @@ impl Drop for Replica {
 pub(crate) struct Balancer {
     pub(crate) address: SocketAddr,
     targets: Arc<Mutex<Vec<SocketAddr>>>,
+    /// Those that it asks whether they are ready: their addresses for clients and for operators.
+    checked: Arc<Mutex<Vec<(SocketAddr, SocketAddr)>>>,
 }
 
 impl Balancer {
@@ -142,13 +162,55 @@ impl Balancer {
                 );
             }
         });
-        Self { address, targets }
+        Self { address, targets, checked: Arc::default() }
+    }
+
+    /// From now on these are asked whether they are ready, again and again; requests go to those that say so.
+    pub(crate) fn check(&self, replicas: &[Replica]) {
+        let is_new = self.checked.lock().unwrap().is_empty();
+        *self.checked.lock().unwrap() = replicas.iter().map(|replica| (replica.address, replica.admin)).collect();
+        if !is_new {
+            return;
+        }
+        let (checked, targets) = (Arc::clone(&self.checked), Arc::clone(&self.targets));
+        Jobs::default().spawn("health checks", async move {
+            loop {
+                let all = checked.lock().unwrap().clone();
+                let mut ready = Vec::new();
+                for (address, admin) in all {
+                    if is_ready(admin).await {
+                        ready.push(address);
+                    }
+                }
+                *targets.lock().unwrap() = ready;
+                tokio::time::sleep(BETWEEN_CHECKS).await;
+            }
+        });
+    }
+
+    /// Whether requests go there.
+    pub(crate) fn asks(&self, address: SocketAddr) -> bool {
+        self.targets.lock().unwrap().contains(&address)
     }
 
     /// From now on only these are asked.
     pub(crate) fn use_only(&self, targets: Vec<SocketAddr>) {
         *self.targets.lock().unwrap() = targets;
     }
+}
+
+/// How often a balancer asks.
+const BETWEEN_CHECKS: Duration = Duration::from_millis(20);
+
+async fn is_ready(admin: SocketAddr) -> bool {
+    let asking = async {
+        let mut stream = TcpStream::connect(admin).await?;
+        stream.write_all(format!("GET /readyz HTTP/1.1\r\nHost: {admin}\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    asking.await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
 }
 
 type Passed = Response<BoxBody<Bytes, hyper::Error>>;
@@ -162,7 +224,11 @@ async fn pass(
     *request.uri_mut() =
         Uri::builder().scheme("http").authority(target.to_string()).path_and_query(path).build().unwrap();
     match client.request(request).await {
-        Ok(response) => Ok(response.map(BodyExt::boxed)),
+        Ok(mut response) => {
+            // Of one hop alone: one that stops says so.
+            response.headers_mut().remove(CONNECTION);
+            Ok(response.map(BodyExt::boxed))
+        }
         Err(error) if error.is_connect() => {
             let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed());
             *response.status_mut() = StatusCode::BAD_GATEWAY;

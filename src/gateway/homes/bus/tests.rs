@@ -23,6 +23,12 @@ fn messages_are_written_as_other_versions_read_them() {
     let session = "0000000000000000000000000000002a";
     let written = [
         (Message::Alive { from: "me".into() }, r#"{"kind":"alive","from":"me"}"#.to_owned()),
+        (Message::Leaving { from: "me".into() }, r#"{"kind":"leaving","from":"me"}"#.to_owned()),
+        (Message::Closing { from: "me".into() }, r#"{"kind":"closing","from":"me"}"#.to_owned()),
+        (
+            Message::Parted { to: "other".into(), from: "me".into() },
+            r#"{"kind":"parted","to":"other","from":"me"}"#.to_owned(),
+        ),
         (Message::ended(42), format!(r#"{{"kind":"ended","session":"{session}"}}"#)),
         (Message::seen(42), format!(r#"{{"kind":"seen","session":"{session}"}}"#)),
         (Message::mine(id, &other, &me), format!(r#"{{"kind":"mine","task":"{id}","to":"other","from":"me"}}"#)),

@@ -25,7 +25,6 @@ if counter('bytes') >= tonumber(ARGV[12]) then return refused('bytes') end
 local state
 if counter('running') < tonumber(ARGV[9]) then
   state = 'h'
-  redis.call('HINCRBY', C, 'running', 1)
 elseif queued < tonumber(ARGV[10]) then
   state = 'q'
   redis.call('ZADD', T .. 'q', redis.call('HINCRBY', C, 'ticket', 1), id)
@@ -35,7 +34,7 @@ end
 
 local by = shift(ARGV[5])
 local created, deadline, expiry = ARGV[6] + by, ARGV[7] + by, ARGV[8] + by
-redis.call('HSET', record, 'r', ARGV[3], 'v', 1, 'e', 1, 'h', holder, 's', state, 'b', 0, 'c', whole(created),
+redis.call('HSET', record, 'r', ARGV[3], 'v', 1, 'e', 1, 'h', holder, 's', state, 'c', whole(created),
   'u', whole(created), 'd', whole(deadline), 'x', whole(expiry), 'o', owner)
 redis.call('ZADD', T .. 'x', whole(expiry), id)
 redis.call('ZADD', T .. 'o:' .. owner, whole(created), id)
@@ -47,7 +46,7 @@ if full then
 end
 keep(C, last)
 for _, key in ipairs({record, T .. 'x', T .. 'o:' .. owner, T .. 'h:' .. holder}) do keep(key, expiry) end
-if state == 'q' then keep(T .. 'q', expiry) end
+if state == 'q' then keep(T .. 'q', expiry) else takes_place(id, expiry) end
 if ARGV[13] ~= '' then
   redis.call('SET', T .. 'd:' .. id, ARGV[13])
   keep(T .. 'd:' .. id, expiry)

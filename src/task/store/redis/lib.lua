@@ -3,8 +3,10 @@
 --   c         running, bytes: counters; limit: places; full: when its bucket of creations is full, in microseconds;
 --             ticket: the last of the queue
 --   x         ids by expiry          q         ids that wait for a place, by ticket
+--   u         ids that have a place  w         by id the bytes that it counts, where there are any: both for records that
+--             the server drops by itself
 --   o:OWNER   ids by creation        h:HOLDER  ids of unfinished tasks by creation
---   t:ID      the record:   r its text, v version, e epoch, h holder, s state (q, h, e), b bytes that it counts,
+--   t:ID      the record:   r its text, v version, e epoch, h holder, s state (q, h, e),
 --             c created, u updated, d deadline, x expiry, o owner, k the kind of its outcome,
 --             n that was handed out
 --   r:ID, d:ID, l:ID        outcome, draft, trail
@@ -41,25 +43,48 @@ end
 
 local function counter(name) return tonumber(redis.call('HGET', C, name) or '0') end
 
+-- Counts that a task has a place until that expiry at least.
+local function takes_place(id, expiry)
+  if redis.call('SADD', T .. 'u', id) == 1 then redis.call('HINCRBY', C, 'running', 1) end
+  keep(T .. 'u', expiry)
+end
+
+local function leaves_place(id)
+  if redis.call('SREM', T .. 'u', id) == 1 then redis.call('HINCRBY', C, 'running', -1) end
+end
+
+-- Counts what a task weighs until that expiry at least.
+local function weighs(id, bytes, expiry)
+  local before = tonumber(redis.call('HGET', T .. 'w', id) or '0')
+  if bytes == before then return end
+  redis.call('HINCRBY', C, 'bytes', whole(bytes - before))
+  if bytes == 0 then
+    redis.call('HDEL', T .. 'w', id)
+  else
+    redis.call('HSET', T .. 'w', id, whole(bytes))
+    keep(T .. 'w', expiry)
+  end
+end
+
 local function announce(id, version, state)
   redis.call('PUBLISH', CHANNEL, id .. ' ' .. version .. ' ' .. state)
 end
 
 -- Gives free places to those who wait longest.
 local function promote()
-  local limit, running = counter('limit'), counter('running')
-  local before = running
-  while running < limit do
+  local free = counter('limit') - counter('running')
+  while free > 0 do
     local first = redis.call('ZPOPMIN', T .. 'q')[1]
     if not first then break end
     local record = T .. 't:' .. first
-    if redis.call('HGET', record, 's') == 'q' then
+    local of = redis.call('HMGET', record, 's', 'x')
+    if of[1] == 'q' then
       redis.call('HSET', record, 's', 'h')
-      running = running + 1
+      takes_place(first, tonumber(of[2]))
+      free = free - 1
       announce(first, redis.call('HINCRBY', record, 'v', 1), 'h')
     end
   end
-  if running ~= before then redis.call('HSET', C, 'running', running) end
 end
 
 -- The record as replicas read it.
@@ -80,4 +105,9 @@ local function handed_over(id, by, state)
   redis.call('HINCRBY', record, 'e', 1)
   announce(id, redis.call('HINCRBY', record, 'v', 1), state)
   return {shown(record), redis.call('GET', T .. 'd:' .. id), redis.call('GET', T .. 'l:' .. id)}
+end
+
+-- The bytes of what was handed over.
+local function size_of(orphan)
+  return #(orphan[1][1] or '') + #(orphan[2] or '') + #(orphan[3] or '')
 end

@@ -1,6 +1,6 @@
 //! The scripts; what each takes and gives stands at its top.
 
-use crate::hub::Script;
+use crate::hub::{LONG_COMMAND, Script};
 
 /// All of them.
 #[derive(Debug)]
@@ -40,11 +40,11 @@ impl Scripts {
             note_read: always(include_str!("note_read.lua")),
             note_trail: always(include_str!("note_trail.lua")),
             replace: always(include_str!("replace.lua")),
-            take_over: always(include_str!("take_over.lua")),
-            own: always(include_str!("own.lua")),
-            take_strays: always(include_str!("take_strays.lua")),
-            purge: always(include_str!("purge.lua")),
-            list: of_tenant(include_str!("list.lua")),
+            own: always(include_str!("own.lua")).within(LONG_COMMAND),
+            take_strays: always(include_str!("take_strays.lua")).within(LONG_COMMAND),
+            take_over: always(include_str!("take_over.lua")).within(LONG_COMMAND),
+            purge: always(include_str!("purge.lua")).within(LONG_COMMAND),
+            list: of_tenant(include_str!("list.lua")).within(LONG_COMMAND),
             usage: of_tenant(include_str!("usage.lua")),
             index: Script::always(&[include_str!("index.lua")]),
             claim: Script::always(&[include_str!("claim.lua")]),

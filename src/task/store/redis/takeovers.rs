@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::super::lock;
 use super::reply::{Parts, Row, read};
-use super::{Inner, is_certain};
+use super::{FULL, Inner, is_certain};
 use crate::hub::Script;
 use crate::task::store::{Known, Orphan, StoreError};
 use crate::task::{Holder, TaskId};
@@ -70,7 +70,7 @@ impl Inner {
             self.index(&tenant, by, None).await?;
             let left = (at_most - orphans.len()).to_string();
             let round = self.takeovers.round.load(Ordering::SeqCst).to_string();
-            let args = [from.as_str(), by.as_str(), &left, &round].map(str::as_bytes);
+            let args = [from.as_str().as_bytes(), by.as_str().as_bytes(), left.as_bytes(), round.as_bytes(), FULL];
             let mut doubt = Doubt { inner: self, tenant: &tenant, is_over: false };
             let mut parts = Parts::of(doubt.call(&self.scripts.take_over, &args).await?, "a takeover")?;
             let before = orphans.len();
@@ -133,7 +133,7 @@ impl Inner {
                 }
                 let left = at_most - orphans.len();
                 let epochs: Vec<String> = strays.iter().map(|(_, epoch)| epoch.to_string()).collect();
-                let mut args = vec![by.as_str().as_bytes()];
+                let mut args = vec![by.as_str().as_bytes(), FULL];
                 for ((id, _), epoch) in strays.iter().zip(&epochs).take(left) {
                     args.extend([id.as_bytes(), epoch.as_bytes()]);
                 }

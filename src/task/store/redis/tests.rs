@@ -123,6 +123,38 @@ async fn counters_are_right_again_where_the_server_dropped_a_record() {
     assert_eq!(usage, Usage { running: 1, queued: 0, kept: 2, kept_bytes: 5 });
 }
 
+/// While a script runs the server does nothing else: what is large comes in pieces, and all of it comes.
+#[tokio::test]
+async fn what_is_large_comes_in_pieces() {
+    let Some(url) = server::shared_url() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&url, &server::prefix(), clock, &jobs).await;
+    let large = "x".repeat(700_000);
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        let task = Task { status_message: Some(large.as_str().into()), ..task("acme", clock, HOUR) };
+        made.push(store.create(task, Some("draft".into()), &LIMITS).await.unwrap());
+    }
+    let (first, second) = (made[0].holder.clone(), Holder::from_text("second"));
+    let mut taken = Vec::new();
+    for most in [2, 2, 1, 0] {
+        let some = store.take_over(&first, &second, 64).await.unwrap();
+        assert_eq!(some.len(), most);
+        taken.extend(some.iter().map(|orphan| orphan.task.id));
+    }
+    assert_eq!(taken.len(), 5);
+    for (limit, expected) in [(10, 5), (4, 4), (2, 2)] {
+        let listed = store.list(&made[0].owner, None, limit).await.unwrap();
+        let mut ids: Vec<TaskId> = listed.iter().map(|task| task.id).collect();
+        assert!(listed.is_sorted_by(|a, b| a.created_at >= b.created_at));
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), expected);
+    }
+    assert_eq!(store.purge(made[4].expires_at(), 100).await.unwrap().tasks.len(), 5);
+    assert_eq!(store.usage("acme").await.unwrap(), Usage { running: 0, queued: 0, kept: 0, kept_bytes: 0 });
+}
+
 #[tokio::test]
 async fn nothing_is_left_of_what_went() {
     let Some(url) = server::shared_url() else { return };
