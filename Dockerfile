@@ -1,8 +1,8 @@
 # The gateway and the demo server. Two stages: the second has no compiler and no shell scripts of ours.
 
 FROM rust:1.95-slim-bookworm AS build
-# ring has parts in C.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# ring and the allocator have parts in C.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev make && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY src src

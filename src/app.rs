@@ -381,6 +381,7 @@ fn route_of(
                 credentials: credentials_of(&route.upstream.credentials, jobs),
                 connect_timeout,
                 max_message,
+                jobs: jobs.clone(),
             }))
         }
         UpstreamTarget::Command { argv } => {

@@ -153,6 +153,12 @@ impl Hub {
         self.inner.link.borrow().connection.is_some()
     }
 
+    /// The number of the connection that was made last. While it stays the same, no connection has been lost.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.inner.link.borrow().number
+    }
+
     /// Whether commands are carried out in the order in which they were begun.
     #[must_use]
     pub fn is_ordered(&self) -> bool {

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 
-pub use ledger::{ApplyError, Finish, Ledger, NewTask, Observer, Transition};
+pub use ledger::{ApplyError, Finish, Hold, Ledger, NewTask, Observer, Transition};
 pub use state::{Answer, Asked, Ending, Event, Progress, Question, Refused, State, Status};
 pub use store::{Limits, Orphan, Position, Quota, QuotaReason, Step, Store, StoreError, Usage};
 

@@ -67,6 +67,7 @@ pub(super) async fn start(jobs: &Jobs, gateway: &Arc<Gateway>, routes: &[Arc<Rou
     jobs.spawn("bus", Arc::clone(gateway).hear_others(routes.to_vec()));
     let state = Arc::clone(admin);
     jobs.spawn("lease", Arc::clone(gateway).keep_lease(is_alive, move |is_alive| state.set_store_available(is_alive)));
+    jobs.spawn("streams in doubt", Arc::clone(gateway).settle_doubts());
     jobs.spawn("other replicas", Arc::clone(gateway).look_after_others(routes.to_vec()));
 }
 

@@ -156,6 +156,7 @@ async fn perform(args: CallArgs, screen: &mut Screen, jobs: &Jobs, interrupt: im
         tls: None,
         connect_timeout: CONNECT_TIMEOUT,
         max_message: MAX_MESSAGE,
+        jobs: jobs.clone(),
     };
     let mut stop = std::pin::pin!(stopped(args.timeout, interrupt));
     let connected = tokio::select! {

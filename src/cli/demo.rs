@@ -79,6 +79,7 @@ where
 
 /// One slow call through a task, told as it goes.
 async fn first_call(url: &str, seconds: f64) -> anyhow::Result<()> {
+    let jobs = Jobs::default();
     let config = Config {
         url: url.parse()?,
         headers: HeaderMap::new(),
@@ -86,8 +87,8 @@ async fn first_call(url: &str, seconds: f64) -> anyhow::Result<()> {
         tls: None,
         connect_timeout: PARTING,
         max_message: 16 * 1024 * 1024,
+        jobs: jobs.clone(),
     };
-    let jobs = Jobs::default();
     let (client, mut events) = Client::connect(config, jobs.clone()).await?;
     let arguments = json!({"seconds": seconds, "sections": SECTIONS}).to_string();
     say(&format!("Calling its tool `report` with {arguments} through a task ..."));

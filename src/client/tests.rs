@@ -23,6 +23,7 @@ fn config(url: &str) -> Config {
         tls: None,
         connect_timeout: Duration::from_secs(5),
         max_message: 16 << 20,
+        jobs: Jobs::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
 //! task's record before it is written, so that of all streams, on whichever replica, one writes it.
 
+mod doubts;
 mod far;
 
 use std::collections::HashMap;
@@ -19,10 +20,11 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::seal::fingerprint;
 use crate::sse;
 use crate::task::dialect::core;
-use crate::task::{Event, Holder, Ledger, Owner, Progress, Question, SessionNumber, State, Task, TaskId};
+use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, SessionNumber, State, Task, TaskId};
 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
+use doubts::{Doubt, Doubts};
 pub(super) use far::Far;
 use far::HeldHere;
 
@@ -36,12 +38,14 @@ pub struct Deliveries {
     claims: DashMap<u64, Vec<Claim>>,
     /// Questions that went down with their stream: the next stream hears that the old id is void.
     voided: DashMap<TaskId, Vec<u32>>,
+    doubts: Doubts,
     /// Tasks whose calls are held here, where others may have to do with them.
     held: HeldHere,
     /// Where there are other processes.
     far: Option<Far>,
     /// What they are to be told.
     outgoing: Mutex<Option<mpsc::Receiver<Message>>>,
+    first_stream: u64,
     next_stream: AtomicU64,
 }
 
@@ -67,9 +71,11 @@ impl Deliveries {
             results: DashMap::new(),
             claims: DashMap::new(),
             voided: DashMap::new(),
+            doubts: Doubts::default(),
             held: HeldHere::default(),
             far: None,
             outgoing: Mutex::default(),
+            first_stream: first_stream(holder),
             next_stream: AtomicU64::new(first_stream(holder) + 1),
         }
     }
@@ -175,10 +181,20 @@ impl Deliveries {
     /// Puts each waiting question of a task to a client: on a GET stream of the session that made the task, else on a
     /// `tasks/result` stream of a session that declared what it needs, else on whichever opens first.
     pub async fn offer(&self, ledger: &Ledger, task: &Task) {
+        let is_anywhere = self.far.as_ref().is_some_and(|far| self.may_be_anywhere(far, task));
+        self.offer_as(ledger, task, is_anywhere).await;
+    }
+
+    /// The same, whatever this process knows of where streams are: what it knows may be old.
+    pub(super) async fn offer_anywhere(&self, ledger: &Ledger, task: &Task) {
+        self.offer_as(ledger, task, true).await;
+    }
+
+    async fn offer_as(&self, ledger: &Ledger, task: &Task, is_anywhere: bool) {
         self.offer_here(ledger, task).await;
         let is_waiting = |question: &Question| question.progress == Progress::Waiting;
         // Those that no stream here has taken. Whoever hears of it looks again at which those are.
-        if let Some(far) = self.far.as_ref().filter(|far| self.may_be_anywhere(far, task))
+        if let Some(far) = self.far.as_ref().filter(|_| is_anywhere)
             && task.state.questions().iter().any(is_waiting)
         {
             far.offer(task);
@@ -214,21 +230,47 @@ impl Deliveries {
     async fn put(&self, ledger: &Ledger, task: &Task, question: &Question, stream: &Stream) -> bool {
         let Ok(room) = stream.events.clone().try_reserve_owned() else { return false };
         let claim = Claim { owner: Arc::clone(&task.owner), task: task.id, number: question.number };
-        self.claims.entry(stream.number).or_default().push(claim);
-        let event = Event::Claim { number: question.number, stream: stream.number };
-        if ledger.apply(&task.owner, task.id, event).await.is_err() {
-            // Another stream was faster, or the question is gone.
-            // The same stream may have been, so one note of the two stays.
-            self.disclaim(stream.number, task.id, question.number);
+        if !self.note_claim(stream.number, claim) {
+            // Somebody is about to write it to this very stream, or has.
             return true;
         }
+        let event = Event::Claim { number: question.number, stream: stream.number };
+        match ledger.apply(&task.owner, task.id, event).await {
+            Ok(_) => self.show(ledger, task, question, stream, room).await,
+            Err(ApplyError::Store(_)) => {
+                self.doubts.note(&task.owner, task.id, Doubt::Claimed(question.number, stream.clone()));
+            }
+            // Another stream was faster, or the question is gone.
+            Err(_) => drop(self.disclaim(stream.number, task.id, question.number)),
+        }
+        true
+    }
+
+    /// Writes a question to the stream that has claimed it.
+    async fn show(
+        &self,
+        ledger: &Ledger,
+        task: &Task,
+        question: &Question,
+        stream: &Stream,
+        room: mpsc::OwnedPermit<Bytes>,
+    ) {
         let events = self.write(task, question, stream, room);
         if events.is_closed() {
             // Whoever closed it may have looked for claims before this one was made.
             self.disclaim(stream.number, task.id, question.number);
             Box::pin(self.release_task(ledger, &task.owner, task.id, stream.number)).await;
         }
-        true
+    }
+
+    /// Notes a claim; `false` where it is noted already.
+    fn note_claim(&self, stream: u64, claim: Claim) -> bool {
+        let mut claims = self.claims.entry(stream).or_default();
+        let is_news = !claims.iter().any(|noted| (noted.task, noted.number) == (claim.task, claim.number));
+        if is_news {
+            claims.push(claim);
+        }
+        is_news
     }
 
     /// Writes a claimed question, after the word that those which went down with their stream are void. Whoever writes at the
@@ -259,31 +301,54 @@ impl Deliveries {
         }
     }
 
-    /// Gives back what a closed stream had claimed of one task.
-    async fn release_task(&self, ledger: &Ledger, owner: &Owner, task: TaskId, number: u64) {
-        let Ok(Some(before)) = ledger.get(owner, task).await else { return };
+    /// Gives back what a closed stream had claimed of one task. Where the store does not say whether that was done, it is told
+    /// again.
+    async fn release_task(&self, ledger: &Ledger, owner: &Arc<Owner>, task: TaskId, number: u64) {
+        let before = match ledger.get(owner, task).await {
+            Ok(Some(before)) => before,
+            Ok(None) => return,
+            Err(_) => return self.doubts.note(owner, task, Doubt::Closed(number)),
+        };
         let claimed = |question: &&Question| question.progress == Progress::Claimed(number);
         let claimed: Vec<u32> =
             before.state.questions().iter().filter(claimed).map(|question| question.number).collect();
         if claimed.is_empty() {
             return;
         }
-        self.voided.entry(task).or_default().extend(claimed);
+        self.note_void(task, &claimed);
         match ledger.apply(owner, task, Event::Release { stream: number }).await {
             Ok(task) => self.offer(ledger, &task).await,
+            Err(ApplyError::Store(_)) => self.doubts.note(owner, task, Doubt::Closed(number)),
             // It ended meanwhile, or its questions did: nobody will hear of what was voided.
             Err(_) => drop(self.voided.remove(&task)),
         }
     }
 
-    /// Gives back what streams of a process that is gone had claimed of a task, and puts it to others.
+    fn note_void(&self, task: TaskId, numbers: &[u32]) {
+        let mut voided = self.voided.entry(task).or_default();
+        for number in numbers {
+            if !voided.contains(number) {
+                voided.push(*number);
+            }
+        }
+    }
+
+    /// Gives back what streams of a holder that is gone had claimed of a task, and those of processes that nobody has heard of
+    /// since this one began; puts it to others.
     pub(super) async fn release_lost(&self, ledger: &Ledger, task: &Task, of: &Holder) {
-        let claimed = task.state.questions().iter().filter_map(|question| match question.progress {
-            Progress::Claimed(stream) if stream & !OWN_STREAMS == first_stream(of) => Some(stream),
+        let is_lost = |stream: u64| match &self.far {
+            Some(far) => !far.is_mine(stream) && (far.is_of(stream, of) || !far.is_alive(stream)),
+            None => !self.is_own(stream),
+        };
+        self.release_streams(ledger, task, is_lost).await;
+    }
+
+    async fn release_streams(&self, ledger: &Ledger, task: &Task, is_gone: impl Fn(u64) -> bool) {
+        let claimed = |question: &Question| match question.progress {
+            Progress::Claimed(stream) if is_gone(stream) => Some(stream),
             Progress::Claimed(_) | Progress::Waiting | Progress::Answered(_) => None,
-        });
-        let mut streams: Vec<u64> = claimed.collect();
-        streams.dedup();
+        };
+        let streams: std::collections::BTreeSet<u64> = task.state.questions().iter().filter_map(claimed).collect();
         for stream in streams {
             self.release_task(ledger, &task.owner, task.id, stream).await;
         }
@@ -323,30 +388,37 @@ impl Deliveries {
         let Some(far) = &self.far else { return };
         far.note_dead(holder);
         for (task, owner) in self.held.all() {
-            if let Ok(Some(task)) = ledger.get(&owner, task).await {
-                self.release_dead(ledger, &task).await;
-            }
+            self.look_for_dead(ledger, &owner, task).await;
         }
     }
 
     /// Gives back those questions of a task whose streams went with their process.
-    async fn release_dead(&self, ledger: &Ledger, task: &Task) {
-        let Some(far) = &self.far else { return };
-        let dead = |question: &Question| match question.progress {
-            Progress::Claimed(stream) if far.is_dead(stream) => Some(stream),
-            Progress::Claimed(_) | Progress::Waiting | Progress::Answered(_) => None,
-        };
-        let streams: std::collections::BTreeSet<u64> = task.state.questions().iter().filter_map(dead).collect();
-        for stream in streams {
-            self.release_task(ledger, &task.owner, task.id, stream).await;
+    async fn look_for_dead(&self, ledger: &Ledger, owner: &Arc<Owner>, task: TaskId) {
+        match ledger.get(owner, task).await {
+            Ok(Some(task)) => self.release_dead(ledger, &task).await,
+            Ok(None) => {}
+            Err(_) => self.doubts.note(owner, task, Doubt::Dead),
         }
     }
 
+    /// The same where the record is known.
+    pub(super) async fn release_dead(&self, ledger: &Ledger, task: &Task) {
+        self.release_streams(ledger, task, |stream| self.is_dead(stream)).await;
+    }
+
+    /// Whether the question is on a stream that went with its process.
+    pub(super) fn is_dead_end(&self, question: &Question) -> bool {
+        matches!(question.progress, Progress::Claimed(stream) if self.is_dead(stream))
+    }
+
+    fn is_dead(&self, stream: u64) -> bool {
+        self.far.as_ref().is_some_and(|far| far.is_dead(stream))
+    }
+
     /// From now on the call of the task is held here, until [`Deliveries::held_no_more`].
-    pub(super) async fn held_here(&self, ledger: &Ledger, task: &Task) {
+    pub(super) fn held_here(&self, task: &Task) {
         if self.far.is_some() {
             self.held.note(task);
-            self.release_dead(ledger, task).await;
         }
     }
 
@@ -360,6 +432,11 @@ impl Deliveries {
         if let Progress::Claimed(stream) = question.progress {
             while self.disclaim(stream, task, question.number) {}
         }
+    }
+
+    /// Whether a stream of this number is this process's.
+    fn is_own(&self, stream: u64) -> bool {
+        stream & !OWN_STREAMS == self.first_stream
     }
 
     /// Takes one note of a claim out; says whether there was one.

@@ -14,7 +14,7 @@ use http::HeaderMap;
 use crate::jsonrpc::Id;
 use crate::metrics::HeldTask;
 use crate::task::store::Watch;
-use crate::task::{ApplyError, Event, Finish, State, Step, StoreError, Task};
+use crate::task::{ApplyError, Event, Finish, Hold, State, Step, StoreError, Task};
 use crate::tenant::fair;
 
 use conversation::Conversation;
@@ -57,6 +57,8 @@ pub(super) struct Record {
     input_timeout: Duration,
     /// Counts it where it stands, once for all handles.
     standing: Arc<HeldTask>,
+    /// As long as there is a handle, nobody else in this process takes the call up.
+    hold: Arc<Hold>,
 }
 
 /// What became of a write.
@@ -329,9 +331,9 @@ impl Drop for Counted {
 
 impl Record {
     /// The record of a task whose call this process holds from now on.
-    pub(super) fn new(gateway: Arc<Gateway>, task: Arc<Task>, input_timeout: Duration) -> Self {
+    pub(super) fn new(gateway: Arc<Gateway>, task: Arc<Task>, hold: Hold, input_timeout: Duration) -> Self {
         let standing = Arc::new(gateway.metrics.route(&task.owner.route).task_held(task_status(&task)));
-        Self { gateway, task, input_timeout, standing }
+        Self { gateway, task, input_timeout, standing, hold: Arc::new(hold) }
     }
 
     /// The record as it is now.
@@ -480,9 +482,9 @@ impl Record {
 
     /// Another handle of it.
     pub(super) fn copy(&self) -> Self {
-        let Self { gateway, task, input_timeout, standing } = self;
+        let Self { gateway, task, input_timeout, standing, hold } = self;
         let (gateway, task, standing) = (Arc::clone(gateway), Arc::clone(task), Arc::clone(standing));
-        Self { gateway, task, input_timeout: *input_timeout, standing }
+        Self { gateway, task, input_timeout: *input_timeout, standing, hold: Arc::clone(hold) }
     }
 
     async fn write(&self, finish: Finish) -> Written {

@@ -63,6 +63,9 @@ pub(super) struct Homes {
     lapses: AtomicU64,
     /// When others may be taken for dead again.
     believes: Mutex<Instant>,
+    begun: Instant,
+    /// When the renewal was asked for that was the last to succeed, in milliseconds after `begun`, and one; 0: none has.
+    renewed: AtomicU64,
 }
 
 /// What of a request decides where it is served.
@@ -104,8 +107,9 @@ impl Homes {
     pub(super) fn new(sharing: Sharing) -> Self {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
-        let believes = Mutex::new(Instant::now() + sharing.lease);
-        Self { sharing, cache, lapses: AtomicU64::new(0), believes }
+        let begun = Instant::now();
+        let believes = Mutex::new(begun + sharing.lease);
+        Self { sharing, cache, lapses: AtomicU64::new(0), believes, begun, renewed: AtomicU64::new(0) }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
@@ -117,6 +121,18 @@ impl Homes {
     /// Whether a lease that is over means that its holder is gone.
     fn may_bury(&self) -> bool {
         Instant::now() >= *self.believes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a renewal that was asked for then has succeeded.
+    fn note_renewed(&self, asked: Instant) {
+        let after = asked.saturating_duration_since(self.begun).as_millis();
+        self.renewed.store(u64::try_from(after).unwrap_or(0) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether this process's lease runs for sure: nobody can have claimed a session of its.
+    fn is_leased(&self) -> bool {
+        let Some(renewed) = self.renewed.load(Ordering::Relaxed).checked_sub(1) else { return false };
+        self.begun.elapsed() < Duration::from_millis(renewed) + self.sharing.lease
     }
 
     fn replicas(&self) -> &dyn Replicas {
@@ -177,12 +193,17 @@ impl Gateway {
         if let Some(session) = &known
             && !session.is_elsewhere()
             && session.is_confirmed(homes.lapses())
+            && homes.is_leased()
         {
             return Ok(Place::Here);
         }
         // What is not theirs is nobody's home to them, and answered as such.
         let sealed = self.sessions.open(token).filter(|sealed| sealed.terms.are_of(asking.route, asking.principal));
         let Some(sealed) = sealed else { return Ok(Place::Here) };
+        if known.is_some() && !homes.is_leased() {
+            // Another may have claimed it since that was noted.
+            homes.cache.forget_home(sealed.number);
+        }
         match self.place_of_session(homes, asking.route, token, &sealed, known.as_ref()).await {
             Ok(place) => place,
             // What this process holds goes on without the store.

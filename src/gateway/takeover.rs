@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::jsonrpc::{self, Id};
 use crate::metrics::label::TakenUp;
-use crate::task::{Event, Holder, Orphan, Progress, State, StoreError, Task};
+use crate::task::{Event, Hold, Holder, Orphan, Progress, State, StoreError, Task};
 use crate::tenant::Principal;
 use crate::upstream::{Error, Listening, Reply};
 
@@ -97,16 +97,38 @@ impl Gateway {
                 break;
             }
             count += orphans.len();
-            for Orphan { task, draft, trail } in orphans {
-                let route = routes.iter().find(|route| route.name == task.owner.route).cloned();
-                let policy = route.as_ref().map(|route| route.tools.of(&task.tool));
-                let input_timeout = policy.map_or(TaskPolicy::default().input_timeout, |policy| policy.input_timeout);
-                let record = Record::new(Arc::clone(self), task, input_timeout);
-                let orphaned = Orphaned { route, record, draft, trail, from: from.clone(), lost };
-                self.jobs.spawn("taken up call", self.calls.track_future(orphaned.go_on()));
-            }
+            self.go_on_with(routes, orphans, from, lost);
         }
         Ok(count)
+    }
+
+    /// Takes up every call that is this process's as the store has it, and that no job here holds: it was given to it, or its end
+    /// was undone, and nobody was told. Says how many there were. Not while [`Gateway::take_up`] is under way.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn take_up_strays(self: &Arc<Self>, routes: &[Arc<Route>], lost: Lost) -> Result<usize, StoreError> {
+        let mut count = 0;
+        while !self.is_draining() {
+            let strays = self.ledger.take_strays(BATCH).await?;
+            if strays.is_empty() {
+                break;
+            }
+            count += strays.len();
+            self.go_on_with(routes, strays, self.ledger.holder(), lost);
+        }
+        Ok(count)
+    }
+
+    fn go_on_with(self: &Arc<Self>, routes: &[Arc<Route>], orphans: Vec<(Orphan, Hold)>, from: &Holder, lost: Lost) {
+        for (Orphan { task, draft, trail }, hold) in orphans {
+            let route = routes.iter().find(|route| route.name == task.owner.route).cloned();
+            let policy = route.as_ref().map(|route| route.tools.of(&task.tool));
+            let input_timeout = policy.map_or(TaskPolicy::default().input_timeout, |policy| policy.input_timeout);
+            let record = Record::new(Arc::clone(self), task, hold, input_timeout);
+            let orphaned = Orphaned { route, record, draft, trail, from: from.clone(), lost };
+            self.jobs.spawn("taken up call", self.calls.track_future(orphaned.go_on()));
+        }
     }
 }
 

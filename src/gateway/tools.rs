@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, Id, Object, Outcome, Raw, string_value};
 use crate::task::dialect::core;
-use crate::task::{NewTask, SessionNumber, State, Task};
+use crate::task::{Hold, NewTask, SessionNumber, State, Task};
 use crate::tenant::Principal;
 
 use super::access::called_tool;
@@ -120,8 +120,8 @@ impl Gateway {
                 policy: route.tools.of(&tool),
                 stored,
             };
-            let task = gateway.make_task(making).await?;
-            let record = Record::new(Arc::clone(&gateway), Arc::clone(&task), input_timeout);
+            let (task, hold) = gateway.make_task(making).await?;
+            let record = Record::new(Arc::clone(&gateway), Arc::clone(&task), hold, input_timeout);
             let held = HeldCall::new(record, Arc::clone(&route), session, draft);
             gateway.jobs.spawn("held call", gateway.calls.track_future(held.run()));
             Ok::<_, Kind>(task)
@@ -156,7 +156,7 @@ pub(super) struct Making<'a> {
 
 impl Gateway {
     /// Makes a task, if its tenant may have one more. It can be read when this returns.
-    pub(super) async fn make_task(&self, making: Making<'_>) -> Result<Arc<Task>, Kind> {
+    pub(super) async fn make_task(&self, making: Making<'_>) -> Result<(Arc<Task>, Hold), Kind> {
         let Making { route, principal, tool, session, progress_token, requested_ttl, policy, stored } = making;
         if tool.len() > MAX_NAME {
             return Err(Kind::Params("`name` is longer than 1024 bytes"));

@@ -1,6 +1,8 @@
 //! The one door to tasks: every change of a record goes through here, is decided by the state machine, written by
 //! compare-and-set, and told to the audit log.
 
+mod holds;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +14,8 @@ use super::state::{Ending, Event, Refused, State, Status};
 use super::store::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
+pub use holds::Hold;
+use holds::Holds;
 
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
@@ -20,6 +24,9 @@ pub const MAX_MESSAGE_BYTES: usize = 1024;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a store that others may share is looked at for what has expired.
 const LOOK: Duration = Duration::from_secs(30);
+
+/// The epoch of a task that was just made.
+const FIRST_EPOCH: u64 = 1;
 
 /// Keeps the tasks of this process's callers. A cheap handle.
 #[derive(Clone)]
@@ -32,6 +39,7 @@ struct Inner {
     clock: Clock,
     /// Who this process is among those that hold calls.
     holder: Holder,
+    holds: Holds,
     observer: Observer,
     /// When the earliest known record expires, in milliseconds; the sweeper sleeps until then.
     earliest: AtomicU64,
@@ -164,6 +172,7 @@ impl Ledger {
                 store,
                 clock,
                 holder,
+                holds: Holds::default(),
                 observer,
                 earliest,
                 earlier: Notify::new(),
@@ -200,12 +209,41 @@ impl Ledger {
         Ok(holders)
     }
 
+    /// Who this process is among those that hold calls.
+    #[must_use]
+    pub fn holder(&self) -> &Holder {
+        &self.inner.holder
+    }
+
     /// Takes over at most `at_most` of the unfinished tasks of a holder that is gone.
     ///
     /// # Errors
+    /// [`StoreError::Unavailable`]. Some may have been taken nevertheless: [`Ledger::take_strays`] finds them.
+    pub async fn take_over(&self, from: &Holder, at_most: usize) -> Result<Vec<(Orphan, Hold)>, StoreError> {
+        let taken = self.inner.store.take_over(from, &self.inner.holder, at_most).await?;
+        Ok(taken.into_iter().map(|orphan| self.holding(orphan)).collect())
+    }
+
+    /// Takes up at most `at_most` of the unfinished tasks that are this process's in the store and that nobody here knows of. Not
+    /// while [`Ledger::take_over`] is under way.
+    ///
+    /// # Errors
     /// [`StoreError::Unavailable`]
-    pub async fn take_over(&self, from: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
-        self.inner.store.take_over(from, &self.inner.holder, at_most).await
+    pub async fn take_strays(&self, at_most: usize) -> Result<Vec<(Orphan, Hold)>, StoreError> {
+        let Inner { store, holder, holds, .. } = &*self.inner;
+        let taken = store.take_strays(holder, &|id, epoch| holds.knows(id, epoch), at_most).await?;
+        Ok(taken.into_iter().map(|orphan| self.holding(orphan)).collect())
+    }
+
+    fn holding(&self, orphan: Orphan) -> (Orphan, Hold) {
+        let hold = self.inner.holds.hold(orphan.task.id, orphan.task.epoch);
+        (orphan, hold)
+    }
+
+    /// How often by now there may have come to be something for [`Ledger::take_strays`].
+    #[must_use]
+    pub fn lost_words(&self) -> u64 {
+        self.inner.store.lost_words()
     }
 
     /// Notes how far the call of a task has come; see [`Store::note_trail`].
@@ -216,11 +254,12 @@ impl Ledger {
         self.inner.store.note_trail(&task.owner, task.id, task.epoch, step, trail).await
     }
 
-    /// Makes a task. It can be read when this returns (design: readable before announced).
+    /// Makes a task. It can be read when this returns (design: readable before announced). The hold is for whoever looks after
+    /// its call.
     ///
     /// # Errors
     /// [`StoreError::Quota`] when the tenant has too much.
-    pub async fn create(&self, new: NewTask, limits: &Limits) -> Result<Arc<Task>, StoreError> {
+    pub async fn create(&self, new: NewTask, limits: &Limits) -> Result<(Arc<Task>, Hold), StoreError> {
         let now = self.inner.clock.now();
         let task = Task {
             id: TaskId::random(),
@@ -239,10 +278,12 @@ impl Ledger {
             epoch: 0,
             version: 0,
         };
+        // Before it is there, so that it is never there without.
+        let hold = self.inner.holds.hold(task.id, FIRST_EPOCH);
         let task = self.inner.store.create(task, new.draft, limits).await?;
         self.inner.note_expiry(task.expires_at());
         self.tell(Transition { task: &task, from: None, to: Some(task.state.status()), reason: "created" });
-        Ok(task)
+        Ok((task, hold))
     }
 
     /// The task, unless it is not this owner's, never was, or has expired.

@@ -176,6 +176,9 @@ pub enum Step {
     Further,
 }
 
+/// Says of a task and an epoch whether the holder knows that it has the task under that epoch, or is about to make it.
+pub type Known<'a> = dyn Fn(TaskId, u64) -> bool + Send + Sync + 'a;
+
 /// A panic while the lock was held would be one in a store; what the lock guards is still the best there is.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -283,6 +286,19 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`StoreError::Unavailable`]
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError>;
+
+    /// Gives a holder at most `at_most` of its own unfinished tasks anew, those that it does not know it has: each gets the
+    /// next epoch and version, as with [`Store::take_over`]. A takeover that is under way without anybody who waits for it takes
+    /// nothing of these tenants any more. It looks at what the holder has and at nothing else; not to be called while a takeover by
+    /// the same holder is waited for.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError>;
+
+    /// How often by now something may have been done for this process, or undone, that it was not told of. After each there may be
+    /// something for [`Store::take_strays`].
+    fn lost_words(&self) -> u64;
 
     /// The bytes that are kept for all tenants, for metrics: it may lag.
     fn bytes(&self) -> u64;

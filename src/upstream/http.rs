@@ -1,8 +1,9 @@
 //! Streamable HTTP towards a server: the client's half of the transport (2025-11-25 and older).
 
+mod wires;
+
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,16 +12,15 @@ use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
     WWW_AUTHENTICATE,
 };
-use http::uri::{Authority, Scheme};
+use http::uri::Scheme;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Client, Error as Failure, ResponseFuture};
+use hyper_util::client::legacy::{Client, Error as Failure};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tower_service::Service;
 
+use crate::jobs::Jobs;
 use crate::jsonrpc::{self, Id, Message, Outcome};
 use crate::mcp::version::ProtocolVersion;
 use crate::oauth::secret::SubjectToken;
@@ -31,12 +31,16 @@ use super::credentials::{Credentials, Refused};
 use super::messages::{Messages, collect};
 use super::{Body, Denied, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
 
+use wires::{Arriving, Wires};
+
 /// How long a handshake, or a refusal's body, may take. Tool work is not bounded by any timer of the transport.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// How long ending a session may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Idle connections are dropped before the servers most in use do it (Node: 5 s), so that no request meets a dead one.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
+/// No thread keeps more idle connections to one server.
+const MOST_IDLE: usize = 512;
 /// How often a request is sent that is refused for its credentials: two logins that each ask for more are the most.
 const MOST_ATTEMPTS: u32 = 6;
 /// The longest body of a refusal that is read.
@@ -66,21 +70,30 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// The longest message that is read whole, in bytes.
     pub max_message: usize,
+    /// Where the jobs start that it needs.
+    pub jobs: Jobs,
 }
 
-type PooledClient = Client<Connector, Full<Bytes>>;
+/// How a server is reached.
+#[derive(Debug, Clone)]
+enum Connections {
+    /// Without TLS, and so in HTTP/1.1.
+    Plain(Arc<Wires>),
+    /// With TLS, in HTTP/1.1 or HTTP/2.
+    Secure(Box<Client<HttpsConnector<HttpConnector>, Full<Bytes>>>),
+}
 
 /// A server behind streamable HTTP.
 #[derive(Debug)]
 pub struct Http {
     /// One with connections of its own for each thread that serves: whoever is answered would otherwise be woken by
     /// another thread.
-    clients: Vec<PooledClient>,
+    of_threads: Vec<Connections>,
     /// For all other threads.
-    shared: PooledClient,
+    shared: Connections,
     /// What every request's `Host` is, where none can be of HTTP/2, which has no such field.
     host: Option<HeaderValue>,
-    /// What the pools know the server by.
+    /// What is asked for: a path, and for the pools of HTTP/2 the server's address.
     target: Uri,
     config: Config,
 }
@@ -94,38 +107,28 @@ impl Http {
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(config.connect_timeout));
         connector.set_keepalive(Some(Duration::from_secs(60)));
-        let builder = hyper_rustls::HttpsConnectorBuilder::new();
-        let builder = match &config.tls {
-            Some(tls) => builder.with_tls_config(tls.config()),
-            None => builder.with_webpki_roots(),
-        };
-        let connector = builder.https_or_http().enable_http1().enable_http2().wrap_connector(connector);
-        let connector = Connector { inner: connector, url: config.url.clone() };
         let host = host_of(&config.url);
-        let client = || {
-            Client::builder(TokioExecutor::new())
-                .set_host(host.is_none())
-                .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE_LIMIT)
-                .pool_max_idle_per_host(512)
-                .build(connector.clone())
+        let connections = || match &host {
+            Some(_) => Connections::Plain(Wires::new(connector.clone(), config.url.clone(), config.jobs.clone())),
+            None => Connections::Secure(Box::new(secure(connector.clone(), config.tls.as_ref()))),
         };
         let target = target_of(&config.url, host.is_some());
-        Self { clients: (0..threads::count()).map(|_| client()).collect(), shared: client(), host, target, config }
+        let of_threads = (0..threads::count()).map(|_| connections()).collect();
+        Self { of_threads, shared: connections(), host, target, config }
     }
 
-    fn client(&self) -> &PooledClient {
-        threads::number().and_then(|number| self.clients.get(number)).unwrap_or(&self.shared)
+    fn connections(&self) -> &Connections {
+        threads::number().and_then(|number| self.of_threads.get(number)).unwrap_or(&self.shared)
     }
 
-    /// Adds what this hop decides to the client's headers and sends the request.
-    fn exchange(
+    /// A request with what this hop decides beside the client's headers.
+    fn request(
         &self,
         method: Method,
         mut headers: HeaderMap,
         session: Option<&SessionKey>,
         body: Bytes,
-    ) -> Result<ResponseFuture, Error> {
+    ) -> Result<Request<Full<Bytes>>, Error> {
         // Once, for all fields of this hop, and for no more: a larger table costs a larger allocation.
         headers.reserve(4 + self.config.headers.len());
         headers.insert(ACCEPT_ENCODING, IDENTITY);
@@ -149,16 +152,29 @@ impl Http {
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone();
         *request.headers_mut() = headers;
-        Ok(self.client().request(request))
+        Ok(request)
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, Error> {
+        match self.connections() {
+            Connections::Plain(wires) => wires.request(request).await,
+            Connections::Secure(client) => {
+                let failed = |error: Failure| {
+                    if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) }
+                };
+                Ok(client.request(request).await.map_err(failed)?.map(Arriving::from))
+            }
+        }
     }
 
     /// Posts a message and waits for the head of its answer; answers with an error status become errors.
-    async fn post(&self, asked: Asked<'_>, message: Outgoing) -> Result<Response<Incoming>, Error> {
+    async fn post(&self, asked: Asked<'_>, message: Outgoing) -> Result<Response<Arriving>, Error> {
         let Outgoing { mut headers, body, .. } = message;
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
         let response = match &self.config.credentials {
-            None => asked.in_time(answered(self.exchange(Method::POST, headers, asked.session, body)?)).await?,
+            None => asked.in_time(self.exchange(self.request(Method::POST, headers, asked.session, body)?)).await?,
             // Boxed, as what follows: every call would have room for it.
             Some(credentials) => Box::pin(self.shown(credentials, Method::POST, headers, &asked, body)).await?,
         };
@@ -167,7 +183,7 @@ impl Http {
     }
 
     /// What an error status means (2025-11-25 transports, "Session Management" 3 for 404).
-    async fn refusal(&self, session: Option<&SessionKey>, response: Response<Incoming>) -> Error {
+    async fn refusal(&self, session: Option<&SessionKey>, response: Response<Arriving>) -> Error {
         let status = response.status();
         if status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.id.is_some()) {
             return Error::SessionGone;
@@ -193,10 +209,10 @@ impl Http {
     }
 
     /// Sends a request without a message.
-    async fn ask(&self, method: Method, headers: HeaderMap, session: &SessionKey) -> Result<Response<Incoming>, Error> {
+    async fn ask(&self, method: Method, headers: HeaderMap, session: &SessionKey) -> Result<Response<Arriving>, Error> {
         let asked = Asked { session: Some(session), subject: session.subject.as_ref(), late: None };
         match &self.config.credentials {
-            None => answered(self.exchange(method, headers, Some(session), Bytes::new())?).await,
+            None => self.exchange(self.request(method, headers, Some(session), Bytes::new())?).await,
             Some(credentials) => self.shown(credentials, method, headers, &asked, Bytes::new()).await,
         }
     }
@@ -210,7 +226,7 @@ impl Http {
         headers: HeaderMap,
         asked: &Asked<'_>,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<Response<Arriving>, Error> {
         let mut attempt = 1;
         loop {
             let authorization = credentials.authorization(asked.subject).await?;
@@ -218,7 +234,7 @@ impl Http {
             if let Some(authorization) = &authorization {
                 headers.insert(AUTHORIZATION, authorization.clone());
             }
-            let sending = answered(self.exchange(method.clone(), headers, asked.session, body.clone())?);
+            let sending = self.exchange(self.request(method.clone(), headers, asked.session, body.clone())?);
             let response = asked.in_time(sending).await?;
             if !is_about_credentials(response.status()) {
                 return Ok(response);
@@ -243,8 +259,8 @@ struct Asked<'a> {
 impl Asked<'_> {
     async fn in_time(
         &self,
-        answer: impl Future<Output = Result<Response<Incoming>, Error>>,
-    ) -> Result<Response<Incoming>, Error> {
+        answer: impl Future<Output = Result<Response<Arriving>, Error>>,
+    ) -> Result<Response<Arriving>, Error> {
         match self.late {
             None => answer.await,
             Some(late) => tokio::time::timeout(HANDSHAKE_LIMIT, answer).await.map_err(|_| late())?,
@@ -262,54 +278,37 @@ fn host_of(url: &Uri) -> Option<HeaderValue> {
     HeaderValue::from_str(&host).ok()
 }
 
-/// The server's address as the pools of connections have it. They look it up three times for each request, byte by byte, so
-/// that where nobody else sees it, it is as short as can be.
-fn target_of(url: &Uri, is_unseen: bool) -> Uri {
-    let mut parts = url.clone().into_parts();
-    if is_unseen {
-        parts.authority = Some(Authority::from_static("u"));
-    }
-    Uri::from_parts(parts).unwrap_or_else(|_| url.clone())
+/// What requests ask the server for: with TLS the whole address, which HTTP/2 has in every request.
+fn target_of(url: &Uri, is_plain: bool) -> Uri {
+    let path = url.path_and_query().filter(|_| is_plain);
+    path.map_or_else(|| url.clone(), |path| Uri::from(path.clone()))
 }
 
-/// Connects to the one server, whatever the pools know it by.
-#[derive(Debug, Clone)]
-struct Connector {
-    inner: HttpsConnector<HttpConnector>,
-    url: Uri,
-}
-
-impl Service<Uri> for Connector {
-    type Response = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
-    type Error = <HttpsConnector<HttpConnector> as Service<Uri>>::Error;
-    type Future = <HttpsConnector<HttpConnector> as Service<Uri>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, _known_by: Uri) -> Self::Future {
-        self.inner.call(self.url.clone())
-    }
-}
-
-/// Waits for the head of an answer.
-async fn answered(sending: ResponseFuture) -> Result<Response<Incoming>, Error> {
-    let failed =
-        |error: Failure| if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) };
-    sending.await.map_err(failed)
+/// A client for servers with TLS.
+fn secure(connector: HttpConnector, tls: Option<&tls::Client>) -> Client<HttpsConnector<HttpConnector>, Full<Bytes>> {
+    let builder = hyper_rustls::HttpsConnectorBuilder::new();
+    let builder = match tls {
+        Some(tls) => builder.with_tls_config(tls.config()),
+        None => builder.with_webpki_roots(),
+    };
+    let connector = builder.https_or_http().enable_http1().enable_http2().wrap_connector(connector);
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_LIMIT)
+        .pool_max_idle_per_host(MOST_IDLE)
+        .build(connector)
 }
 
 fn is_about_credentials(status: StatusCode) -> bool {
     status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN
 }
 
-fn denied(response: &Response<Incoming>, is_for_client: bool) -> Denied {
+fn denied(response: &Response<Arriving>, is_for_client: bool) -> Denied {
     let challenges = response.headers().get_all(WWW_AUTHENTICATE).iter().cloned().collect();
     Denied { status: response.status(), challenges, is_for_client }
 }
 
-fn body_of(response: Response<Incoming>) -> Body {
+fn body_of(response: Response<Arriving>) -> Body {
     response.into_body().map_err(|error| Error::Lost(error.into())).boxed_unsync()
 }
 
@@ -323,7 +322,7 @@ fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 /// Tells the two kinds of answer apart. Bytes that were compressed unasked can't be passed on as what they claim to be.
-fn reply_of(response: Response<Incoming>) -> Result<Reply, Error> {
+fn reply_of(response: Response<Arriving>) -> Result<Reply, Error> {
     let headers = response.headers();
     if headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != IDENTITY) {
         return Err(Error::Protocol("it compressed an answer that was asked for uncompressed".into()));
@@ -359,7 +358,7 @@ impl Http {
     /// Reads the answer to `initialize`; a session that the server has begun by then is not left behind.
     async fn finish_opening(
         &self,
-        response: Response<Incoming>,
+        response: Response<Arriving>,
         id: &Id,
         session: Option<Arc<str>>,
         subject: Option<&Arc<SubjectToken>>,
@@ -487,12 +486,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_without_tls_is_named_once_and_known_by_a_letter() {
+    fn a_server_without_tls_is_named_once() {
         for (url, host, target) in [
-            ("http://localhost/mcp", Some("localhost"), "http://u/mcp"),
-            ("http://localhost:80/mcp?a=b", Some("localhost"), "http://u/mcp?a=b"),
-            ("http://mcp.example.com:8080/", Some("mcp.example.com:8080"), "http://u/"),
-            ("http://user:secret@[::1]:9000/mcp", Some("[::1]:9000"), "http://u/mcp"),
+            ("http://localhost/mcp", Some("localhost"), "/mcp"),
+            ("http://localhost:80/mcp?a=b", Some("localhost"), "/mcp?a=b"),
+            ("http://mcp.example.com:8080/", Some("mcp.example.com:8080"), "/"),
+            ("http://user:secret@[::1]:9000/mcp", Some("[::1]:9000"), "/mcp"),
             ("https://mcp.example.com:8443/mcp", None, "https://mcp.example.com:8443/mcp"),
         ] {
             let url: Uri = url.parse().unwrap();

@@ -21,6 +21,7 @@ async fn start(era: server::Era, tasks: &str) -> (Gateway, Modern, mpsc::Receive
         tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 24,
+        jobs: Jobs::default(),
     };
     match within(client::connect(config, Era::Auto, Jobs::default())).await.unwrap() {
         (Connected::Modern(modern), events) => (gateway, modern, events),

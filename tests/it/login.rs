@@ -63,6 +63,7 @@ impl User {
             tls: None,
             connect_timeout: Duration::from_secs(10),
             max_message: 1 << 24,
+            jobs: Jobs::default(),
         };
         let arguments = r#"{"text":"hello"}"#;
         let called = async {

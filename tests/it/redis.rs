@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use taskgate::auth::sha256;
 use taskgate::demo::server::{Options, Server};
 
-use crate::support::{Authority, Binary, Client, Value, json, within};
+use crate::support::{Authority, Binary, Client, Mute, Value, json, within};
 
 /// A server of the test's own, which ends with it.
 struct Redis {
@@ -79,15 +79,19 @@ impl Redis {
 
     /// A replica's configuration, but for its addresses.
     fn sections(&self, upstream: &Server, creates: &str) -> String {
+        Self::sections_at(&self.url, upstream, creates)
+    }
+
+    /// The same, with the server reached elsewhere.
+    fn sections_at(url: &str, upstream: &Server, creates: &str) -> String {
         let digest: String = sha256(b"key-of-alice").iter().map(|byte| format!("{byte:02x}")).collect();
         let internal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         format!(
-            "store: {{kind: redis, url: \"{}\"}}\n\
+            "store: {{kind: redis, url: \"{url}\"}}\n\
              replica: {{lease: 1s, address: \"{internal}\"}}\n\
              secrets: {{key: \"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"}}\ntenants: {{default: {{kept_tasks: 100{creates}}}}}\n\
              auth: {{api_keys: [{{sha256: \"{digest}\", tenant: acme, subject: alice}}]}}\n\
              routes: [{{name: main, path: /mcp, upstream: {{url: \"{}\"}}}}]\n",
-            self.url,
             upstream.url()
         )
     }
@@ -164,6 +168,38 @@ async fn creations_count_for_all_replicas() {
         let refused = client.error("tools/call", json!({"name": "exact", "task": {}})).await;
         assert_eq!((&refused["data"]["reason"], &refused["data"]["limit"]), (&json!("creates"), &json!(2)));
     }
+}
+
+/// The word that a takeover was done is lost: the calls are that replica's, and it does not know.
+#[tokio::test]
+async fn a_takeover_whose_answer_is_lost_strands_nothing() {
+    let Some(redis) = Redis::start() else { return };
+    let (upstream, mute) = (upstream().await, Mute::start(&redis.url).await);
+    let last = Binary::start(&Redis::sections_at(&mute.url(), &upstream, "")).await;
+    let there = open(&last).await;
+    for is_lost in [false, true] {
+        // (The first takeover makes the script known to the server, so that the second is one request.)
+        let mut first = Binary::start(&redis.sections(&upstream, "")).await;
+        let here = open(&first).await;
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(here.start("hold", json!({})).await);
+        }
+        if is_lost {
+            mute.lose_the_answer_to("\r\n64\r\n");
+        }
+        first.signal(Signal::KILL);
+        assert!(!first.exit().await.success());
+        for id in &held {
+            let text = once_it_is_back(&there, id).await;
+            assert!(text.contains("replica_lost"), "{text}");
+        }
+        assert!(mute.has_lost_it());
+    }
+    // They were taken over by a second word, and each has ended once.
+    let log = last.log();
+    assert!(log.contains("calls that this replica did not know it held were taken up"), "{log}");
+    assert!(unfinished(&there).await.is_empty());
 }
 
 #[tokio::test]

@@ -337,10 +337,8 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
     gateway.replicas[0].neighbour.cut_off(true);
     let others = [gateway.moved(&opened, 1), gateway.moved(&opened, 2)];
     gateway.claimed(&others[0], &[1]).await;
-    // It knows of it at its next renewal at the latest.
-    gateway.ready(0, 503).await;
+    // It knows by itself that its lease may be over, before any renewal has failed or succeeded.
     gateway.replicas[0].neighbour.cut_off(false);
-    gateway.ready(0, 200).await;
     // A stream at one, what belongs on it at another: the home is one again.
     let mut stream = others[1].listen().await;
     for name in ["Ann", "Bob"] {
@@ -350,6 +348,59 @@ async fn one_that_was_taken_for_dead_gives_up_what_others_claimed() {
         assert_eq!(text_of(&opened.outcome(&id).await), format!("Hello, {name}"));
     }
     assert_eq!(gateway.upstream.stats().sessions_opened, 1);
+}
+
+/// Until its next renewal, too: what it opens for a session that goes on elsewhere would hear nothing.
+#[tokio::test]
+async fn one_whose_lease_may_be_over_asks_before_it_serves() {
+    let gateway = three().lease("3s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let other = gateway.moved(&opened, 1);
+    gateway.claimed(&other, &[1]).await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    let mut stream = opened.listen().await;
+    let report = json!({"name": "report", "arguments": {"sections": 9}, "task": {}, "_meta": {"progressToken": "p"}});
+    let id = other.create_with(report).await["taskId"].as_str().unwrap().to_owned();
+    gateway.started("report", 1).await;
+    other.call("release", json!({})).await;
+    stream.until_method("notifications/progress").await;
+    other.cancel(&id).await;
+}
+
+/// What one holds that does not know yet that its session goes on elsewhere.
+#[tokio::test]
+async fn a_question_of_one_that_was_taken_for_dead_finds_the_stream() {
+    let gateway = three().lease("1s").start().await;
+    let opened = gateway.moved_opening(0).open().await;
+    gateway.replicas[0].neighbour.cut_off(true);
+    let other = gateway.moved(&opened, 1);
+    gateway.claimed(&other, &[1]).await;
+    let mut stream = other.listen().await;
+    loop {
+        // Given a task that is made where the session was,
+        let id = opened.start("ask", json!({})).await;
+        gateway.replicas[0].neighbour.cut_off(false);
+        // then its question comes to the stream, though no request of the session comes to its holder any more.
+        let asked = async {
+            let mut question = stream.until_method(ELICIT).await;
+            while related(&question) != Some(&*id) {
+                question = stream.until_method(ELICIT).await;
+            }
+            other.accept(&question, json!({"name": "Ann"})).await;
+        };
+        tokio::select! {
+            () = asked => {}
+            _ = other.until(&id, "failed") => {}
+        }
+        let outcome = other.outcome(&id).await;
+        if outcome["error"].is_null() {
+            assert_eq!(text_of(&outcome), "Hello, Ann");
+            return;
+        }
+        // Others have taken the call over before the wire was whole again.
+        assert_eq!(outcome["error"]["data"]["reason"], "replica_lost", "{outcome}");
+    }
 }
 
 /// Requests at the internal address by whoever has not the key.

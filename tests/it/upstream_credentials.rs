@@ -237,6 +237,7 @@ fn server(authority: &AuthServer, credentials: Arc<dyn Credentials>) -> Http {
         tls: None,
         connect_timeout: Duration::from_secs(10),
         max_message: 1 << 20,
+        jobs: Jobs::default(),
     })
 }
 

@@ -49,7 +49,7 @@ impl Caller {
             deadline: HOUR,
             draft: None,
         };
-        let task = self.ledger.create(new, &LIMITS).await.unwrap();
+        let task = self.ledger.create(new, &LIMITS).await.unwrap().0;
         self.history.note(&task.id, Operation::Create, called, Some(Answer::Done));
         task
     }
@@ -137,7 +137,7 @@ async fn hold(caller: Caller, task: Arc<Task>, pace: usize) {
 /// Another's part, who takes the task while its holder is at work, and ends it otherwise.
 async fn inherit(caller: Caller, from: Holder, pace: usize) {
     rest(pace * 2).await;
-    for orphan in caller.ledger.take_over(&from, 10).await.unwrap() {
+    for (orphan, _) in caller.ledger.take_over(&from, 10).await.unwrap() {
         rest(pace).await;
         caller.write(&orphan.task, Operation::End(End::Returned("\"inherited\"".to_owned()))).await;
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
-use taskgate::task::State;
+use taskgate::task::{Progress, State};
 
 use super::steps::Action;
-use super::world::{Lost, Process, Setup, Stage, Wish, World, end_of};
+use super::world::{Lost, Past, Process, Record, Setup, Stage, Wish, World, end_of};
 
 /// At most one write ends a task.
 pub(crate) const ONE_END: &str = "a task ends once";
@@ -22,6 +22,13 @@ pub(crate) const ALL_ENDS: &str = "everything ends and everybody learns of it";
 pub(crate) const COUNTERS: &str = "counters are right";
 /// Nobody answers what another has answered, and no question goes to two streams.
 pub(crate) const ONE_ANSWER: &str = "a question has one answer and one stream";
+
+/// What a client was told is not there does not run, as long as who told it lives.
+pub(crate) const REFUSED: &str = "what was refused does not run";
+/// A question that a stream has is on the stream, or will be.
+pub(crate) const SHOWN: &str = "a claimed question is shown";
+/// A question on record is one whose answer the upstream gets.
+pub(crate) const WAITED: &str = "a question on record is waited for";
 
 /// The promises of a setup.
 pub(crate) fn of(setup: &Setup) -> Vec<Property<Setup>> {
@@ -44,6 +51,17 @@ pub(crate) fn of(setup: &Setup) -> Vec<Property<Setup>> {
             let differ = |numbers: &[u32]| numbers.iter().collect::<BTreeSet<_>>().len() == numbers.len();
             world.past.iter().all(|past| differ(&past.answered) && differ(&past.heard))
         }),
+        Property::always(REFUSED, |_, world: &World| {
+            world.past.iter().all(|past| !past.is_refused || past.runs == 0 || past.takeovers > 0)
+        }),
+        Property::always(SHOWN, |_, world: &World| claims_are_shown(world)),
+        Property::always(WAITED, |_, world: &World| {
+            let is_unheard = |task: usize, id: &u8| {
+                let asked = world.records[task].as_ref().map_or(&[][..], |record| record.state.questions());
+                asked.iter().any(|question| question.upstream_id.as_json() == id.to_string())
+            };
+            (0..world.past.len()).all(|task| !world.past[task].unheard.iter().any(|id| is_unheard(task, id)))
+        }),
         Property::sometimes("the call returns", |_, world: &World| has_ended(world, 1)),
         Property::sometimes("all is over", |setup: &Setup, world: &World| is_at_rest(setup, world)),
     ];
@@ -51,6 +69,9 @@ pub(crate) fn of(setup: &Setup) -> Vec<Property<Setup>> {
         all.push(Property::sometimes("a task is taken over", |_, world: &World| {
             world.past.iter().any(|past| past.takeovers > 0)
         }));
+    }
+    if setup.faults.unanswered > 0 {
+        all.push(Property::sometimes("something comes late", |_, world: &World| !world.late.is_empty()));
     }
     if setup.faults.stalls > 0 {
         all.push(Property::sometimes("an earlier holder wakes with something to write", |_, world: &World| {
@@ -96,6 +117,15 @@ fn one_holder(world: &World) -> bool {
     (0..world.records.len()).all(|task| may_write(task) <= 1) && !world.past.iter().any(|past| past.is_written_late)
 }
 
+fn claims_are_shown(world: &World) -> bool {
+    let Some(record) = &world.records[0] else { return true };
+    let is_shown = |number: u32| {
+        world.past[0].heard.contains(&number) || world.clients.iter().any(|client| client.doubt == Some(number))
+    };
+    let claimed = record.state.questions().iter().filter(|asked| matches!(asked.progress, Progress::Claimed(_)));
+    claimed.map(|question| question.number).all(is_shown)
+}
+
 /// Nothing is left that must happen. Since each path is finite, each comes here where faults and wishes stop.
 fn is_at_rest(setup: &Setup, world: &World) -> bool {
     let mut actions = Vec::new();
@@ -104,9 +134,11 @@ fn is_at_rest(setup: &Setup, world: &World) -> bool {
 }
 
 fn is_over(world: &World) -> bool {
-    let has_ended =
-        |record: &Option<super::world::Record>| record.as_ref().is_some_and(|record| record.state.is_ended());
-    world.records.iter().all(has_ended)
+    let has_ended = |(record, past): (&Option<Record>, &Past)| match record {
+        Some(record) => record.state.is_ended(),
+        None => past.is_taken_back,
+    };
+    world.records.iter().zip(&world.past).all(has_ended)
         && world.waiters.iter().all(|waiter| waiter.told.is_some())
         && world.jobs.iter().all(|job| job.stage == Stage::Over)
         && (world.running, world.queue.len()) == (0, 0)

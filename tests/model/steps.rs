@@ -6,8 +6,8 @@ use taskgate::task::{Progress, State};
 use super::promises;
 use super::store::NOW;
 use super::world::{
-    Broken, Change, Client, ClientStep, Intent, Job, Lost, Past, Process, Replica, Setup, Stage, Waiter, Wish, World,
-    end_of,
+    Broken, Change, Client, ClientStep, Intent, Job, Late, Lost, Past, Process, Replica, Setup, Stage, Waiter, Wish,
+    World, end_of,
 };
 
 /// One step.
@@ -49,6 +49,32 @@ pub(crate) enum Action {
     },
     /// The word that came for a wait is lost.
     IsLost(usize),
+    /// A step that the store is asked to do, and does not answer to.
+    Unanswered(Unanswered),
+    /// What was not answered is done now.
+    Arrives(usize),
+    /// It never is.
+    Vanishes(usize),
+    /// Who made a task and was not answered takes it back.
+    TakesBack(usize),
+    /// A replica looks for tasks that it has and does not know of.
+    LooksForStrays(usize),
+}
+
+/// The steps whose answer may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    Create {
+        task: usize,
+        replica: usize,
+    },
+    TakesOver {
+        by: usize,
+        task: usize,
+    },
+    Write(usize),
+    /// A claim; who cancels or answers is told that nobody knows.
+    ClientWrites(usize),
 }
 
 impl Model for Setup {
@@ -62,10 +88,15 @@ impl Model for Setup {
             running: 0,
             queue: Vec::new(),
             jobs: Vec::new(),
-            replicas: vec![Replica { process: Process::Up, is_leased: true }; self.replicas],
-            clients: self.clients.iter().map(|wish| Client { wish: *wish, step: ClientStep::Idle }).collect(),
+            replicas: vec![Replica { process: Process::Up, is_leased: true, doubts: false, round: 0 }; self.replicas],
+            clients: self
+                .clients
+                .iter()
+                .map(|wish| Client { wish: *wish, step: ClientStep::Idle, doubt: None })
+                .collect(),
             waiters: (0..self.waiters).map(waiter).collect(),
             left: self.faults,
+            late: Vec::new(),
             past: vec![Past::default(); self.tasks],
         }]
     }
@@ -80,12 +111,20 @@ impl Model for Setup {
                 ClientStep::Idle | ClientStep::Conflicted if world.records[0].is_some() => {
                     actions.push(Action::ClientReads(number));
                 }
-                ClientStep::Decided(..) => actions.push(Action::ClientWrites(number)),
+                ClientStep::Decided(..) => {
+                    actions.push(Action::ClientWrites(number));
+                    if world.left.unanswered > 0 && matches!(client.wish, Wish::Hear(_)) {
+                        actions.push(Action::Unanswered(Unanswered::ClientWrites(number)));
+                    }
+                }
                 ClientStep::Idle | ClientStep::Conflicted | ClientStep::Done => {}
             }
         }
         for number in 0..world.waiters.len() {
             self.waiter_may(world, number, actions);
+        }
+        for number in 0..world.late.len() {
+            actions.extend([Action::Arrives(number), Action::Vanishes(number)]);
         }
     }
 
@@ -139,6 +178,18 @@ impl Model for Setup {
                 world.left.losses -= 1;
                 world.waiters[number].is_woken = false;
             }
+            Action::Unanswered(step) => {
+                world.left.unanswered -= 1;
+                let late = self.unanswered(&mut world, step);
+                world.late.push(late);
+            }
+            Action::Arrives(number) => {
+                let late = world.late.remove(number);
+                world.carry_out(self, late);
+            }
+            Action::Vanishes(number) => drop(world.late.remove(number)),
+            Action::TakesBack(task) => world.take_back(self, task),
+            Action::LooksForStrays(replica) => self.look_for_strays(&mut world, replica),
         }
         Some(world)
     }
@@ -152,7 +203,11 @@ impl Setup {
     /// Whether a step happens sooner or later where it stays possible. The others are faults and wishes.
     pub(crate) fn is_due(world: &World, action: Action) -> bool {
         match action {
-            Action::Crashes(_) | Action::Stalls(_) | Action::IsLost(_) | Action::Intend(_, Intent::Ask(_)) => false,
+            Action::Crashes(_)
+            | Action::Stalls(_)
+            | Action::IsLost(_)
+            | Action::Unanswered(_)
+            | Action::Intend(_, Intent::Ask(_)) => false,
             Action::LeaseEnds(replica) => world.replicas[replica].process == Process::Dead,
             Action::ClientReads(number) => world.clients[number].step == ClientStep::Conflicted,
             _ => true,
@@ -164,8 +219,16 @@ impl Setup {
         for (number, replica) in world.replicas.iter().enumerate() {
             match replica.process {
                 Process::Up => {
-                    let missing = (0..self.tasks).find(|task| world.records[*task].is_none());
-                    actions.extend(missing.map(|task| Action::Create { task, replica: number }));
+                    let is_missing = |task: &usize| world.records[*task].is_none() && !world.past[*task].is_refused;
+                    if let Some(task) = (0..self.tasks).find(is_missing) {
+                        actions.push(Action::Create { task, replica: number });
+                        if world.left.unanswered > 0 && self.creations_fail {
+                            actions.push(Action::Unanswered(Unanswered::Create { task, replica: number }));
+                        }
+                    }
+                    if replica.doubts && self.broken != Broken::Strays {
+                        actions.push(Action::LooksForStrays(number));
+                    }
                     if !replica.is_leased {
                         actions.push(Action::Renews(number));
                     }
@@ -188,10 +251,16 @@ impl Setup {
                         .as_ref()
                         .is_some_and(|record| !record.state.is_ended() && !world.replicas[record.holder].is_leased)
                 };
-                let orphans = (0..self.tasks).filter(is_orphan);
-                actions.extend(orphans.map(|task| Action::TakesOver { by: number, task }));
+                for task in (0..self.tasks).filter(is_orphan) {
+                    actions.push(Action::TakesOver { by: number, task });
+                    if world.left.unanswered > 0 {
+                        actions.push(Action::Unanswered(Unanswered::TakesOver { by: number, task }));
+                    }
+                }
             }
         }
+        let is_doubtful = |task: &usize| world.past[*task].is_doubtful && self.broken != Broken::TakeBack;
+        actions.extend((0..self.tasks).filter(is_doubtful).map(Action::TakesBack));
     }
 
     fn job_may(&self, world: &World, number: usize, actions: &mut Vec<Action>) {
@@ -200,6 +269,9 @@ impl Setup {
             return;
         }
         if job.change.is_some() {
+            if world.left.unanswered > 0 {
+                actions.push(Action::Unanswered(Unanswered::Write(number)));
+            }
             return actions.push(Action::Write(number));
         }
         if job.intent.is_some() {
@@ -302,6 +374,7 @@ impl Setup {
             unreachable!("it has decided")
         };
         if world.replace(self, 0, &change, None) {
+            world.clients[number].doubt = None;
             match wish {
                 Wish::Answer => world.past[0].answered.extend(about),
                 Wish::Hear(_) => world.past[0].heard.extend(about),
@@ -312,8 +385,71 @@ impl Setup {
         }
     }
 
+    /// What comes of a step that is not answered; gives what is on its way.
+    fn unanswered(&self, world: &mut World, step: Unanswered) -> Late {
+        match step {
+            Unanswered::Create { task, replica } => {
+                let past = &mut world.past[task];
+                (past.is_refused, past.is_doubtful) = (true, true);
+                // Whoever has lost a word of any kind looks whether it was of a takeover.
+                world.replicas[replica].doubts = true;
+                Late::Create { task, replica }
+            }
+            Unanswered::TakesOver { by, task } => {
+                let from = world.record(task).holder;
+                world.replicas[by].doubts = true;
+                Late::TakeOver { task, from, by, round: world.replicas[by].round }
+            }
+            Unanswered::Write(number) => {
+                let job = &mut world.jobs[number];
+                let change = job.change.take().expect("it has decided");
+                // It reads again, and decides anew.
+                if let (Some(Intent::Ask(id)), Broken::AskAgain) = (job.intent, self.broken) {
+                    job.intent = None;
+                    world.past[job.task].unheard.push(id);
+                }
+                Late::Replace { task: job.task, change, epoch: Some(job.epoch) }
+            }
+            Unanswered::ClientWrites(number) => {
+                let client = &mut world.clients[number];
+                let ClientStep::Decided(change, about) = std::mem::replace(&mut client.step, ClientStep::Conflicted)
+                else {
+                    unreachable!("it has decided")
+                };
+                if self.broken == Broken::ClaimAgain {
+                    client.step = ClientStep::Done;
+                } else {
+                    client.doubt = about;
+                }
+                Late::Replace { task: 0, change, epoch: None }
+            }
+        }
+    }
+
+    fn look_for_strays(&self, world: &mut World, replica: usize) {
+        world.replicas[replica].doubts = false;
+        world.replicas[replica].round += 1;
+        for task in 0..self.tasks {
+            let Some(record) = &world.records[task] else { continue };
+            let is_its = |job: &Job| {
+                (job.task, job.replica, job.epoch) == (task, replica, record.epoch) && job.stage != Stage::Over
+            };
+            let is_known =
+                world.jobs.iter().any(is_its) || (world.past[task].is_doubtful && self.broken != Broken::TakeBack);
+            if record.holder == replica && !record.state.is_ended() && !is_known {
+                world.hand_over(task, replica);
+                self.begin(world, replica, task);
+            }
+        }
+    }
+
     fn take_over(&self, world: &mut World, by: usize, task: usize) {
         world.take_over(task, by);
+        self.begin(world, by, task);
+    }
+
+    /// Goes on with the call of a task that has a new holder.
+    fn begin(&self, world: &mut World, by: usize, task: usize) {
         let record = world.record(task);
         let (was_sent, is_queued) = (world.past[task].runs > 0, record.state == State::Queued);
         let stage = if is_queued {
@@ -345,6 +481,20 @@ fn client_reads(world: &mut World, number: usize) {
     let record = world.record(0);
     let (state, version) = (record.state.clone(), record.version);
     let client = &mut world.clients[number];
+    if let (Wish::Hear(stream), Some(doubt)) = (client.wish, client.doubt) {
+        let asked = state.questions().iter().find(|question| question.number == doubt);
+        match asked.map(|question| &question.progress) {
+            Some(Progress::Waiting) => {}
+            found => {
+                // It is this one's, or it never will be.
+                if found == Some(&Progress::Claimed(stream)) {
+                    world.past[0].heard.push(doubt);
+                }
+                (client.step, client.doubt) = (ClientStep::Done, None);
+                return;
+            }
+        }
+    }
     let wanted = client.wish.event(&state);
     let decided = wanted.and_then(|(event, about)| Some((state.apply(event, NOW).ok()?, about)));
     client.step = match decided {

@@ -3,7 +3,7 @@
 use taskgate::clock::Timestamp;
 use taskgate::task::{Event, State};
 
-use super::world::{Broken, Change, Record, Setup, World};
+use super::world::{Broken, Change, Late, Record, Setup, World};
 
 /// No time passes in the model: whatever is late may come at any moment.
 pub(crate) const NOW: Timestamp = Timestamp::from_millis(0);
@@ -51,12 +51,50 @@ impl World {
 
     /// Gives an unfinished task to another holder.
     pub(crate) fn take_over(&mut self, task: usize, by: usize) {
+        self.past[task].takeovers += 1;
+        self.hand_over(task, by);
+    }
+
+    /// Gives an unfinished task to whoever has it already, and does not know.
+    pub(crate) fn hand_over(&mut self, task: usize, by: usize) {
         let record = self.records[task].as_mut().expect("it was made");
         record.holder = by;
         record.epoch += 1;
         record.version += 1;
-        self.past[task].takeovers += 1;
         self.announce(task);
+    }
+
+    /// Removes a task that was made in spite of what its client was told; one that is still to be made won't be.
+    pub(crate) fn take_back(&mut self, setup: &Setup, task: usize) {
+        let past = &mut self.past[task];
+        (past.is_doubtful, past.is_taken_back) = (false, true);
+        match self.records[task].take().map(|record| record.state) {
+            Some(State::Queued) => self.queue.retain(|queued| *queued != task),
+            Some(State::Held(_)) => self.running -= 1,
+            Some(State::Ended(_)) | None => {}
+        }
+        self.promote(setup);
+    }
+
+    /// Does what nobody waits for any more.
+    pub(crate) fn carry_out(&mut self, setup: &Setup, late: Late) {
+        match late {
+            Late::Create { task, replica } => {
+                if !self.past[task].is_taken_back {
+                    self.create(setup, task, replica);
+                }
+            }
+            Late::TakeOver { task, from, by, round } => {
+                let record = self.record(task);
+                let is_in_time = round >= self.replicas[by].round || setup.broken == Broken::Rounds;
+                if record.holder == from && !record.state.is_ended() && is_in_time {
+                    self.take_over(task, by);
+                }
+            }
+            Late::Replace { task, change, epoch } => {
+                self.replace(setup, task, &change, epoch);
+            }
+        }
     }
 
     /// Gives free places to those who wait longest.

@@ -19,6 +19,16 @@ pub(crate) enum Broken {
     WatchFirst,
     /// Messages may be lost, and nobody looks by himself.
     Poll,
+    /// A creation that was not answered is left as it is.
+    TakeBack,
+    /// Nobody looks for what he may have taken over.
+    Strays,
+    /// A takeover that was not answered may still be carried out after its taker has looked for strays.
+    Rounds,
+    /// A claim that was not answered is left as it is.
+    ClaimAgain,
+    /// So is a question.
+    AskAgain,
 }
 
 /// What a new holder does with a call that may have been sent.
@@ -48,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) lost: Lost,
     /// Word of a change may be lost between replicas; waits look by themselves now and then.
     pub(crate) is_lossy: bool,
+    /// Creations may be among what is not answered.
+    pub(crate) creations_fail: bool,
     pub(crate) broken: Broken,
 }
 
@@ -70,6 +82,8 @@ pub(crate) struct Faults {
     pub(crate) stalls: u8,
     /// Word of a change does not arrive.
     pub(crate) losses: u8,
+    /// An answer of the store does not arrive, be it to what was done, or will be, or never is.
+    pub(crate) unanswered: u8,
 }
 
 /// Everything at one moment.
@@ -85,8 +99,31 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) left: Faults,
+    /// What was asked of the store, and nobody waits for.
+    pub(crate) late: Vec<Late>,
     /// For each task, what happened to it.
     pub(crate) past: Vec<Past>,
+}
+
+/// A request to the store that is on its way, or lost.
+#[derive(Debug, Clone, PartialEq, Hash)]
+pub(crate) enum Late {
+    Create {
+        task: usize,
+        replica: usize,
+    },
+    TakeOver {
+        task: usize,
+        from: usize,
+        by: usize,
+        round: u8,
+    },
+    /// By a job, under its epoch, or by a client.
+    Replace {
+        task: usize,
+        change: Change,
+        epoch: Option<u8>,
+    },
 }
 
 /// A task as the store has it.
@@ -103,6 +140,10 @@ pub(crate) struct Record {
 pub(crate) struct Replica {
     pub(crate) process: Process,
     pub(crate) is_leased: bool,
+    /// A takeover of this one was not answered.
+    pub(crate) doubts: bool,
+    /// How often it has looked for what it may have taken.
+    pub(crate) round: u8,
 }
 
 /// How a process is.
@@ -165,6 +206,8 @@ pub(crate) struct Change {
 pub(crate) struct Client {
     pub(crate) wish: Wish,
     pub(crate) step: ClientStep,
+    /// The question that it may have claimed.
+    pub(crate) doubt: Option<u32>,
 }
 
 /// How far its request has come, at whichever replica has it.
@@ -207,6 +250,13 @@ pub(crate) struct Past {
     pub(crate) answered: Vec<u32>,
     /// Questions that went to a stream, in order.
     pub(crate) heard: Vec<u32>,
+    /// Its creation was not answered, so that its client was told that it is not there.
+    pub(crate) is_refused: bool,
+    /// Who made it has not taken it back yet.
+    pub(crate) is_doubtful: bool,
+    pub(crate) is_taken_back: bool,
+    /// The upstream's ids of questions that it was told nobody will answer.
+    pub(crate) unheard: Vec<u8>,
 }
 
 impl Intent {

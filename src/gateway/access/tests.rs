@@ -67,6 +67,7 @@ impl Fixture {
             tls: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
+            jobs: Jobs::default(),
         };
         let route = Route {
             name: "r".into(),

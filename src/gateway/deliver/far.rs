@@ -33,6 +33,8 @@ pub(in crate::gateway) struct Far {
     ways: DashMap<TaskId, Way>,
     /// The part of their streams' numbers that was of those who are gone.
     dead: DashSet<u64>,
+    /// That of those who said that they are there.
+    alive: DashSet<u64>,
 }
 
 #[derive(Debug)]
@@ -52,7 +54,10 @@ impl Far {
     /// What is to be told comes out of the other end, and is lost when nobody takes it for long.
     pub(super) fn new(me: Holder, fresh: Duration, are_apart: bool) -> (Self, mpsc::Receiver<Message>) {
         let (outlet, messages) = mpsc::channel(crate::replica::BUS_DEPTH);
-        (Self { me, fresh, are_apart, outlet, ways: DashMap::new(), dead: DashSet::new() }, messages)
+        (
+            Self { me, fresh, are_apart, outlet, ways: DashMap::new(), dead: DashSet::new(), alive: DashSet::new() },
+            messages,
+        )
     }
 
     pub(super) fn tell(&self, message: Message) {
@@ -68,7 +73,27 @@ impl Far {
 
     /// Notes that a process is gone, with its streams.
     pub(super) fn note_dead(&self, holder: &Holder) {
+        self.alive.remove(&first_stream(holder));
         self.dead.insert(first_stream(holder));
+    }
+
+    /// Notes that a process is there, be it again.
+    pub(in crate::gateway) fn note_alive(&self, holder: &Holder) {
+        self.dead.remove(&first_stream(holder));
+        if self.alive.len() >= MOST {
+            self.alive.clear();
+        }
+        self.alive.insert(first_stream(holder));
+    }
+
+    /// Whether a stream of this number is of a process that was heard of, and not of its end.
+    pub(super) fn is_alive(&self, stream: u64) -> bool {
+        self.alive.contains(&part_of(stream))
+    }
+
+    /// Whether a stream of this number is that holder's.
+    pub(super) fn is_of(&self, stream: u64, holder: &Holder) -> bool {
+        part_of(stream) == first_stream(holder)
     }
 
     /// Whether the stream went with its process.

@@ -18,7 +18,7 @@ use crate::gateway::session::Session;
 use crate::gateway::tools::Making;
 use crate::jsonrpc::Id;
 use crate::task::dialect::extension;
-use crate::task::{Ending, Finish, SessionNumber, State, Task};
+use crate::task::{Ending, Finish, Hold, SessionNumber, State, Task};
 
 use super::client::Client;
 use super::job::Job;
@@ -29,7 +29,7 @@ const UNDELIVERED: &str = "The client went away before it had the task";
 
 impl Job {
     /// Makes the task that the call becomes.
-    async fn make_task(&self, session: SessionNumber, stored: Option<Arc<str>>) -> Result<Arc<Task>, Kind> {
+    async fn make_task(&self, session: SessionNumber, stored: Option<Arc<str>>) -> Result<(Arc<Task>, Hold), Kind> {
         let Self { route, caller, policy, .. } = self;
         let principal = &caller.principal;
         let tool = self.tool.as_deref().unwrap_or_default();
@@ -60,19 +60,19 @@ impl Job {
     }
 
     /// The record of a task that was just made.
-    fn record(&self, task: &Arc<Task>) -> Record {
-        Record::new(Arc::clone(&self.gateway), Arc::clone(task), self.policy.input_timeout)
+    fn record(&self, task: &Arc<Task>, hold: Hold) -> Record {
+        Record::new(Arc::clone(&self.gateway), Arc::clone(task), hold, self.policy.input_timeout)
     }
 
     /// Hands out a task at once; the upstream is called when the tenant has a place for it.
     pub(super) async fn begin_task(mut self, client: Client) {
         let id = self.gateway.mint();
         self.wants_progress = true;
-        let task = match self.make_task(0, self.stored(&id, None)).await {
+        let (task, hold) = match self.make_task(0, self.stored(&id, None)).await {
             Ok(task) => task,
             Err(kind) => return client.answer(Err(kind)).await,
         };
-        let record = self.record(&task);
+        let record = self.record(&task, hold);
         let (gateway, server) = (Arc::clone(&self.gateway), self.route.eras.identity());
         tokio::join!(self.hold(&record, Some(id)), hand_out(&gateway, &task, client, server.as_deref()));
     }
@@ -138,7 +138,7 @@ impl Talk<'_> {
     /// Makes the call a task and hands it out; the client comes back when it can't be one.
     pub(super) async fn become_task(&mut self, client: Client) -> Option<Client> {
         let stored = self.exchange.as_ref().and_then(|exchange| self.job.stored(exchange.id(), Some(&self.session)));
-        let task = match self.job.make_task(self.session.number, stored).await {
+        let (task, hold) = match self.job.make_task(self.session.number, stored).await {
             Ok(task) => task,
             Err(kind) => {
                 // It has begun, so it goes on: either answer is one that the client takes.
@@ -154,7 +154,7 @@ impl Talk<'_> {
         // From here on the exchange alone sends the call.
         (self.job.params, self.job.headers) = (String::new(), HeaderMap::new());
         let (route, session) = (Arc::clone(&self.job.route), Arc::clone(&self.session));
-        let held = HeldCall::adopt(self.job.record(&task), route, session, exchange, asked.collect());
+        let held = HeldCall::adopt(self.job.record(&task, hold), route, session, exchange, asked.collect());
         let server = self.job.route.eras.identity();
         tokio::join!(held.run(), hand_out(&self.job.gateway, &task, client, server.as_deref()));
         give_back(self.job, &task, self.lease.take()).await;

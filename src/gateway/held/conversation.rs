@@ -8,7 +8,7 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::sse;
 use crate::task::dialect::core;
 use crate::task::store::Watch;
-use crate::task::{Event, Progress, Question, State, Step, TaskId};
+use crate::task::{Event, Progress, Question, State, Step, Task, TaskId};
 
 use crate::gateway::deliver::Deliveries;
 use crate::gateway::exchange::{Exchange, Happening, Trace};
@@ -24,6 +24,8 @@ const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 const TRAIL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a question that found every stream full is offered again.
 const OFFER_INTERVAL: Duration = Duration::from_secs(1);
+/// How often at least to other processes, though its client's streams should be here: what a process knows of that may be old.
+const ANYWHERE_INTERVAL: Duration = Duration::from_secs(8);
 
 /// A call that was sent, and its record.
 pub(super) struct Conversation<'a> {
@@ -32,6 +34,8 @@ pub(super) struct Conversation<'a> {
     noted: Option<Instant>,
     /// When to put waiting questions to clients once more.
     offer_again: Option<Instant>,
+    /// When they were put to clients wherever they are, and how long it takes until that is done again.
+    offered_anywhere: Option<(Instant, Duration)>,
     /// How far the call has come, as long as it is not noted.
     moved: Option<Trace>,
     /// What was noted last of that, and when.
@@ -43,14 +47,15 @@ impl<'a> Conversation<'a> {
         if record.is_shared() {
             exchange.trace();
         }
-        Self { record, exchange, noted: None, offer_again: None, moved: None, trail: None }
+        Self { record, exchange, noted: None, offer_again: None, offered_anywhere: None, moved: None, trail: None }
     }
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
         let Record { gateway, task, .. } = self.record;
         let _held = HeldHere { deliveries: &gateway.deliveries, task: task.id };
+        gateway.deliveries.held_here(task);
         if let Ok(Some(task)) = self.record.current().await {
-            gateway.deliveries.held_here(&gateway.ledger, &task).await;
+            gateway.deliveries.release_dead(&gateway.ledger, &task).await;
         }
         // A call that became a task under way may have asked already.
         let mut questions_end = match self.read_record(true).await {
@@ -122,21 +127,37 @@ impl<'a> Conversation<'a> {
                 self.exchange.answer(&question.upstream_id, answer);
             }
         }
+        let deliveries = &self.record.gateway.deliveries;
         let is_waiting = asked.questions.iter().any(|question| question.progress == Progress::Waiting);
+        // One that was dead before it could claim may have done so all the same.
+        let is_lost = asked.questions.iter().any(|question| deliveries.is_dead_end(question));
         // A stream that was full may have room by then.
-        self.offer_again = is_waiting.then(|| Instant::now() + OFFER_INTERVAL);
+        self.offer_again = (is_waiting || is_lost).then(|| Instant::now() + OFFER_INTERVAL);
+        if !is_waiting {
+            self.offered_anywhere = None;
+        }
         let first = asked.questions.iter().filter(|question| !matches!(question.progress, Progress::Answered(_)));
         let first = first.map(|question| question.asked_at).min();
         Ok(first.map(|asked_at| self.record.gateway.clock.instant(asked_at.plus(self.record.input_timeout))))
     }
 
-    /// Puts waiting questions to clients once more.
+    /// Puts waiting questions to clients once more; now and then to those of all other processes as well.
     async fn offer(&mut self) -> Result<Option<Instant>, End> {
         self.offer_again = None;
         if let Ok(Some(task)) = self.record.current().await
             && !self.record.is_others(&task)
         {
-            self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await;
+            let (deliveries, ledger) = (&self.record.gateway.deliveries, &self.record.gateway.ledger);
+            deliveries.release_dead(ledger, &task).await;
+            let now = Instant::now();
+            if self.offered_anywhere.is_none_or(|(at, pause)| now >= at + pause) {
+                let pause =
+                    self.offered_anywhere.map_or(OFFER_INTERVAL, |(_, pause)| (pause * 2).min(ANYWHERE_INTERVAL));
+                self.offered_anywhere = Some((now, pause));
+                deliveries.offer_anywhere(ledger, &task).await;
+            } else {
+                deliveries.offer(ledger, &task).await;
+            }
         }
         self.read_record(true).await
     }
@@ -208,15 +229,36 @@ impl<'a> Conversation<'a> {
 
     /// The upstream asks the client.
     async fn asked(&mut self, id: Id, method: Box<str>, params: Option<Box<str>>) -> Option<End> {
-        match self.record.apply(Event::Ask { upstream_id: id.clone(), method, params }).await {
-            Ok(task) => self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await,
-            Err(Unapplied::Refused | Unapplied::Away) => {
+        let mut is_doubtful = false;
+        loop {
+            let event = Event::Ask { upstream_id: id.clone(), method: method.clone(), params: params.clone() };
+            let failed = match self.record.apply(event).await {
+                Ok(task) => {
+                    self.record.gateway.deliveries.offer(&self.record.gateway.ledger, &task).await;
+                    return None;
+                }
+                Err(Unapplied::Fenced) => return Some(End::Fenced),
+                Err(Unapplied::Away) => self.record.is_shared(),
+                // What the store was told before it did not answer may stand there by now.
+                Err(Unapplied::Refused) if is_doubtful => match self.record.current().await {
+                    Ok(now) if now.as_ref().is_some_and(|now| has_asked(now, &id, &method, params.as_deref())) => {
+                        self.offer_again = Some(Instant::now());
+                        return None;
+                    }
+                    Ok(_) => false,
+                    Err(()) => true,
+                },
+                Err(Unapplied::Refused) => false,
+            };
+            if !failed {
                 let error = ErrorObject::new(code::INVALID_REQUEST, "The question can't be taken");
                 self.exchange.refuse(&id, &error);
+                return None;
             }
-            Err(Unapplied::Fenced) => return Some(End::Fenced),
+            // A question that was refused might still come to stand in the record, where nobody would wait for its answer.
+            is_doubtful = true;
+            tokio::time::sleep(READ_AGAIN).await;
         }
-        None
     }
 
     /// The upstream tells something.
@@ -271,6 +313,14 @@ impl Drop for HeldHere<'_> {
     fn drop(&mut self) {
         self.deliveries.held_no_more(self.task);
     }
+}
+
+/// Whether the record has that question of the upstream's.
+fn has_asked(task: &Task, id: &Id, method: &str, params: Option<&str>) -> bool {
+    let is_it = |question: &Question| {
+        question.upstream_id == *id && &*question.method == method && question.params.as_deref() == params
+    };
+    task.state.questions().iter().any(is_it)
 }
 
 /// What progress says to people: its own words, or how far it is.

@@ -166,7 +166,11 @@ impl Gateway {
         let me = homes.replicas().me();
         match message {
             // From now on it is looked after.
-            Message::Alive { from } => drop(homes.cache.gone(&Holder::from_text(&from))),
+            Message::Alive { from } => {
+                let from = Holder::from_text(&from);
+                far.note_alive(&from);
+                drop(homes.cache.gone(&from));
+            }
             Message::Ended { session } => {
                 let Some(number) = number_of(&session) else { return };
                 homes.cache.forget_home(number);

@@ -58,6 +58,10 @@ impl Cache {
         self.notes().homes.remove(&session);
     }
 
+    pub(super) fn forget_homes(&self) {
+        self.notes().homes.clear();
+    }
+
     pub(super) fn standing(&self, holder: &Holder) -> Option<Standing> {
         let notes = self.notes();
         let (noted, standing) = notes.standings.get(holder)?;

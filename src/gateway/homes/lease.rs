@@ -38,10 +38,13 @@ impl Gateway {
                     if is_away {
                         tracing::info!("the store is back: this replica is one of several again");
                     }
-                    // Others may have taken it for dead meanwhile.
+                    // Others may have taken it for dead meanwhile. What was noted of homes is forgotten before anybody believes
+                    // in the new lease.
                     if is_over || renewed.elapsed() > lease {
+                        homes.cache.forget_homes();
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
+                    homes.note_renewed(asked);
                     if is_over {
                         tell(true);
                     }
@@ -79,7 +82,13 @@ impl Gateway {
     pub async fn begin_lease(&self) -> bool {
         match &self.homes {
             Some(homes) => {
-                matches!(tokio::time::timeout(homes.sharing.lease, homes.replicas().renew()).await, Ok(Ok(())))
+                let asked = Instant::now();
+                let renewing = tokio::time::timeout(homes.sharing.lease, homes.replicas().renew());
+                let has_begun = matches!(renewing.await, Ok(Ok(())));
+                if has_begun {
+                    homes.note_renewed(asked);
+                }
+                has_begun
             }
             None => true,
         }
@@ -97,7 +106,9 @@ impl Gateway {
             }
             return;
         };
+        let mut looked = self.ledger.lost_words();
         loop {
+            looked = self.look_for_strays(&routes, looked).await;
             let awaited = homes.cache.awaited();
             let holders: BTreeSet<Holder> = self.other_holders().await.into_iter().chain(awaited).collect();
             for holder in holders {
@@ -107,6 +118,25 @@ impl Gateway {
             if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
                 return;
             }
+        }
+    }
+
+    /// Takes up what this process was given without a word that arrived, where a word was lost since the last look; gives the
+    /// number of those that this look has seen to.
+    async fn look_for_strays(self: &Arc<Self>, routes: &[Arc<Route>], looked: u64) -> u64 {
+        let lost = self.ledger.lost_words();
+        if lost == looked {
+            return looked;
+        }
+        match self.take_up_strays(routes, Lost::Replica).await {
+            Ok(calls) => {
+                if calls > 0 {
+                    tracing::info!(calls, "calls that this replica did not know it held were taken up");
+                }
+                lost
+            }
+            // Its failure is told where the lease is renewed; the next look is for the same.
+            Err(_) => looked,
         }
     }
 

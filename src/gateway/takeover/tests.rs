@@ -310,6 +310,59 @@ async fn an_outcome_waits_for_a_store_that_is_away() {
 }
 
 #[tokio::test]
+async fn a_takeover_that_was_not_answered_is_gone_on_with() {
+    for client in [Client::Legacy, Client::Modern] {
+        let world = World::new(resumable(), policy(OnLost::Fail)).await;
+        let (first, second) = (world.process("first"), world.replica("second"));
+        let id = first.start(client, "report", json!({"sections": 2})).await;
+        world.upstream.until(|stats| stats.tool("report").started == 1).await;
+        world.upstream.release();
+        world.store.noted_event().await;
+        assert_eq!(first.take_up_strays().await, 0);
+        let frozen = first.freeze().await;
+        // Given a takeover that was done, and nobody was told,
+        world.store.unanswered_takeovers.store(1, Ordering::SeqCst);
+        let routes = [second.route.clone()];
+        assert!(second.gateway.take_up(&routes, &first.holder, super::Lost::Replica).await.is_err());
+        assert_eq!(second.take_up(&first).await, 0);
+        // then its holder finds what it did not know it had, once, and goes on with it.
+        assert_eq!((second.take_up_strays().await, second.take_up_strays().await), (1, 0));
+        world.upstream.until(|stats| stats.resumed == 1).await;
+        assert_eq!(second.take_up_strays().await, 0);
+        world.upstream.release();
+        assert_eq!(second.until(&id, "completed").await["result"]["structuredContent"]["sections"], 2);
+        drop(frozen);
+        first.gateway.calls_over().await;
+        assert_eq!(world.upstream.stats().tool("report").started, 1, "{client:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_may_stand_in_the_record_is_waited_for() {
+    for client in [Client::Legacy, Client::Modern] {
+        for is_written in [true, false] {
+            let world = World::new(Options::default(), policy(OnLost::Fail)).await;
+            let first = world.replica("first");
+            // Given a question whose record the store takes without a word, or not at all,
+            let failing = if is_written { &world.store.unanswered } else { &world.store.failing };
+            failing.store(1, Ordering::SeqCst);
+            let id = first.start(client, "ask", json!({})).await;
+            let asking = first.until(&id, "input_required").await;
+            assert_eq!(failing.load(Ordering::SeqCst), 0);
+            // then it is asked once, and its answer is what the server waits for.
+            let requests = asking["inputRequests"].as_object().unwrap();
+            assert_eq!(requests.len(), 1);
+            let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+            let key = requests.keys().next().unwrap().clone();
+            first.modern("tasks/update", json!({"taskId": id, "inputResponses": {key: answer}})).await;
+            let task = first.until(&id, "completed").await;
+            assert!(task["result"].to_string().contains("Ada"), "{task}");
+            assert_eq!(world.upstream.stats().answers, 1, "{client:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_late_or_has_no_route_has_failed_in_its_own_words() {
     let deadline = Duration::from_millis(200);
     for (deadline, reason) in [(Duration::from_secs(600), "outcome_unknown"), (deadline, "deadline")] {

@@ -18,6 +18,8 @@ pub(crate) enum Weather {
     Cut,
     /// They stay, and nothing comes through.
     Swallowed,
+    /// They stay, and what is asked is done, but no answer comes back from when something with this in it was asked.
+    Unanswered(&'static str),
 }
 
 /// A running proxy.
@@ -54,6 +56,7 @@ impl Proxy {
 async fn carry(mut client: TcpStream, port: u16, mut weather: watch::Receiver<Weather>) {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
+    let mut is_mute = false;
     loop {
         let now = *weather.borrow_and_update();
         match now {
@@ -67,6 +70,23 @@ async fn carry(mut client: TcpStream, port: u16, mut weather: watch::Receiver<We
                     return;
                 }
             }
+            Weather::Unanswered(after) => tokio::select! {
+                changed = weather.changed() => if changed.is_err() || *weather.borrow() == Weather::Fine { return },
+                read = client.read(&mut up) => match read {
+                    Ok(read) if read > 0 => {
+                        is_mute |= memchr::memmem::find(&up[..read], after.as_bytes()).is_some();
+                        if server.write_all(&up[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+                read = server.read(&mut down) => match read {
+                    Ok(read) if read > 0 && is_mute => {}
+                    Ok(read) if read > 0 => if client.write_all(&down[..read]).await.is_err() { return },
+                    _ => return,
+                },
+            },
             Weather::Fine => tokio::select! {
                 changed = weather.changed() => if changed.is_err() { return },
                 read = client.read(&mut up) => match read {

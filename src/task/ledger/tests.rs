@@ -69,7 +69,7 @@ fn new_task() -> NewTask {
 }
 
 async fn create(ledger: &Ledger) -> Arc<Task> {
-    ledger.create(new_task(), &LIMITS).await.unwrap()
+    ledger.create(new_task(), &LIMITS).await.unwrap().0
 }
 
 fn ask(upstream_id: u64) -> Event {
@@ -100,7 +100,7 @@ async fn what_an_earlier_holder_writes_is_void() {
     let (second, told) = ledger_over(|_| Arc::clone(&store) as Arc<dyn Store>);
     let held = create(&first).await;
     first.apply_held(&held, ask(1)).await.unwrap();
-    let [orphan] = &second.take_over(&held.holder, 10).await.unwrap()[..] else { panic!("one task") };
+    let [(orphan, _)] = &second.take_over(&held.holder, 10).await.unwrap()[..] else { panic!("one task") };
     assert!(matches!(first.apply_held(&held, ask(2)).await, Err(ApplyError::Fenced)));
     assert!(matches!(first.end_held(&held, returned()).await, Err(ApplyError::Fenced)));
     let late = first.note_trail(&held, Step::First, "late".into()).await;

@@ -58,6 +58,7 @@ macro_rules! each_contract_test {
             hands_luggage_to_the_next_holder,
             takes_over_queued_tasks_without_a_place,
             a_task_goes_to_one_new_holder,
+            gives_a_holder_what_it_does_not_know_of,
         }
     };
     ($store:expr => $($name:ident),+ $(,)?) => {

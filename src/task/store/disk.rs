@@ -24,10 +24,10 @@ use tokio::sync::watch;
 
 use super::creates::Buckets;
 use super::watching::Watched;
-use super::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
-use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver};
+use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver, TakeStrays};
 use file::File;
 use halt::Halt;
 use reads::Found;
@@ -186,6 +186,18 @@ impl Store for DiskStore {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.writer.change(TakeOver { from: from.clone(), by: by.clone(), at_most }).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        let mut own = self.read_with(|transaction, _| reads::held_by(transaction, by)).await?;
+        own.retain(|(_, id, epoch)| !known(*id, *epoch));
+        own.truncate(at_most);
+        self.writer.change(TakeStrays { by: by.clone(), strays: own }).await
+    }
+
+    /// Whoever asks is told, or the file is opened again.
+    fn lost_words(&self) -> u64 {
+        0
     }
 
     fn bytes(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 
 use super::memory::MemoryStore;
-use super::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -18,17 +18,15 @@ pub(crate) struct FaultyStore {
     pub(crate) failing_purges: AtomicUsize,
     /// Reads and watches.
     pub(crate) failing_reads: AtomicUsize,
+    /// Changes that are written, and of which nobody is told so.
+    pub(crate) lost_replies: AtomicUsize,
 }
 
 impl FaultyStore {
     /// One that works.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            store: MemoryStore::new(clock),
-            conflicts: AtomicUsize::new(0),
-            failing_purges: AtomicUsize::new(0),
-            failing_reads: AtomicUsize::new(0),
-        }
+        let [conflicts, failing_purges, failing_reads, lost_replies] = Default::default();
+        Self { store: MemoryStore::new(clock), conflicts, failing_purges, failing_reads, lost_replies }
     }
 }
 
@@ -66,7 +64,11 @@ impl Store for FaultyStore {
         if take(&self.conflicts) {
             return Err(StoreError::Conflict);
         }
-        self.store.replace(task, outcome).await
+        let replaced = self.store.replace(task, outcome).await;
+        if replaced.is_ok() && take(&self.lost_replies) {
+            return Err(StoreError::Unavailable("no answer".into()));
+        }
+        replaced
     }
 
     async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
@@ -112,6 +114,14 @@ impl Store for FaultyStore {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.store.take_over(from, by, at_most).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.store.take_strays(by, known, at_most).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.store.lost_words()
     }
 
     fn bytes(&self) -> u64 {

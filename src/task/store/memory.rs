@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::counting::outcome_bytes;
 use super::creates::Buckets;
-use super::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
@@ -210,6 +210,20 @@ impl Store for MemoryStore {
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         let theirs = self.inner.holders.iter().flat_map(|holders| holders.of(from, at_most));
         Ok(theirs.filter_map(|(id, owner)| self.inner.take_over(&owner, id, from, by)).collect())
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        let own = self.inner.holders.iter().flat_map(|holders| holders.of(by, usize::MAX));
+        let strays = own.filter(|(id, owner)| {
+            let key = (&**owner, *id);
+            self.inner.tasks.get(&key as &dyn Keyed).is_some_and(|kept| !known(*id, kept.task.epoch))
+        });
+        Ok(strays.take(at_most).filter_map(|(id, owner)| self.inner.take_over(&owner, id, by, by)).collect())
+    }
+
+    /// Whoever asks is told.
+    fn lost_words(&self) -> u64 {
+        0
     }
 
     fn bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::metrics::label::StoreOp;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
-use super::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 
 /// A store that is timed.
 #[derive(Debug)]
@@ -93,6 +93,14 @@ impl<S: Store + ?Sized> Store for MeteredStore<S> {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.timed(StoreOp::Due, self.store.take_over(from, by, at_most)).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.timed(StoreOp::Due, self.store.take_strays(by, known, at_most)).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.store.lost_words()
     }
 
     fn bytes(&self) -> u64 {

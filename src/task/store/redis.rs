@@ -9,6 +9,7 @@ mod jobs;
 mod keys;
 mod reply;
 mod scripts;
+mod takeovers;
 mod watches;
 
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
 use super::counting::question_bytes;
-use super::{Limits, Orphan, Position, Purged, Quota, QuotaReason, Step, Store, StoreError, Usage, Watch, lock};
+use super::{Known, Limits, Orphan, Position, Purged, Quota, QuotaReason, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::hub::{Hub, HubError, Script};
 use crate::jobs::Jobs;
@@ -30,6 +31,7 @@ use crate::task::{Holder, Outcome, Owner, Task, TaskId, codec};
 use keys::Keys;
 use reply::{Parts, Row, letter, read, unreadable};
 use scripts::Scripts;
+use takeovers::Takeovers;
 use watches::{News, Watches};
 
 /// The last moment that is written: what scripts reckon with are doubles.
@@ -56,7 +58,8 @@ struct Inner {
     /// Tenants whose bytes have changed, with what they are, until that is summed up.
     changed_sizes: Mutex<HashMap<String, u64>>,
     /// Creations that failed, though they may have been carried out or still will be, until they are taken back.
-    doubtful: Mutex<Vec<(Arc<Owner>, TaskId)>>,
+    doubtful: Mutex<HashMap<TaskId, Arc<Owner>>>,
+    takeovers: Takeovers,
     bytes: AtomicU64,
 }
 
@@ -76,6 +79,7 @@ impl RedisStore {
             watches,
             changed_sizes: Mutex::default(),
             doubtful: Mutex::default(),
+            takeovers: Takeovers::default(),
             bytes: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
@@ -133,7 +137,7 @@ impl Store for RedisStore {
         if task.state.is_ended() {
             return Ok(Some(Watch::new(watch::channel(task.version).1, None)));
         }
-        self.inner.watches.seen(id, task.version);
+        self.inner.watches.seen(owner, id, task.version);
         Ok(Some(watch))
     }
 
@@ -171,6 +175,14 @@ impl Store for RedisStore {
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         self.inner.take_over(from, by, at_most).await
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.inner.take_strays(by, known, at_most).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.inner.hub.connections() + self.inner.takeovers.lost()
     }
 
     fn bytes(&self) -> u64 {
@@ -229,10 +241,13 @@ impl Inner {
             }
         };
         doubt.is_over = made.as_ref().map_or_else(is_certain, |_| indexed.is_ok());
-        drop(doubt);
         let made = indexed.and(made)?;
         let mut parts = Parts::of(made, "a creation")?;
-        match parts.next::<String>()?.as_str() {
+        let word = parts.next::<String>()?;
+        // Ids do not repeat: in a cluster it was sent twice, and the first answer was lost.
+        doubt.is_over &= word != "conflict" || self.hub.is_ordered();
+        drop(doubt);
+        match word.as_str() {
             "made" => Ok(Arc::new(Row::read(parts.value())?.over(task))),
             "conflict" => Err(StoreError::Conflict),
             reason => Err(refusal(reason, parts.next()?, limits)),
@@ -382,54 +397,6 @@ impl Inner {
         Ok(())
     }
 
-    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
-        let mut orphans = Vec::new();
-        match self.take_over_into(&mut orphans, from, by, at_most).await {
-            // What is this process's now is nobody else's to go on with.
-            Err(error) if !orphans.is_empty() => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a takeover was cut short");
-                Ok(orphans)
-            }
-            taken => taken.map(|()| orphans),
-        }
-    }
-
-    async fn take_over_into(
-        &self,
-        orphans: &mut Vec<Orphan>,
-        from: &Holder,
-        by: &Holder,
-        at_most: usize,
-    ) -> Result<(), StoreError> {
-        for (tenant, times) in self.tenants_of(from).await? {
-            if orphans.len() >= at_most {
-                break;
-            }
-            // Before as well as after: a task that is taken must not be missed where this process dies between.
-            self.index(&tenant, by, None).await?;
-            let left = (at_most - orphans.len()).to_string();
-            let args = [from.as_str(), by.as_str(), &left].map(str::as_bytes);
-            let mut parts = Parts::of(self.of_tenant(&self.scripts.take_over, &tenant, &args).await?, "a takeover")?;
-            let before = orphans.len();
-            for taken in Parts::of(parts.value(), "orphans")?.rest() {
-                // It has this holder already, as the others have.
-                match orphan(taken) {
-                    Ok(orphan) => orphans.push(orphan),
-                    Err(error) => {
-                        tracing::error!(error = &error as &dyn std::error::Error, "a task can't be taken over");
-                    }
-                }
-            }
-            if orphans.len() > before {
-                self.index(&tenant, by, None).await?;
-            }
-            if parts.next::<u64>()? == 0 {
-                self.drained(from, Some((&tenant, &times))).await?;
-            }
-        }
-        Ok(())
-    }
-
     fn note_size(&self, tenant: String, bytes: u64) {
         lock(&self.changed_sizes).insert(tenant, bytes);
     }
@@ -448,7 +415,7 @@ impl Drop for Doubt<'_> {
     fn drop(&mut self) {
         let mut doubtful = lock(&self.inner.doubtful);
         if !self.is_over && doubtful.len() < MOST_DOUBTFUL {
-            doubtful.push((Arc::clone(&self.owner), self.id));
+            doubtful.insert(self.id, Arc::clone(&self.owner));
         }
     }
 }
@@ -461,13 +428,6 @@ fn is_certain(error: &StoreError) -> bool {
         Some(HubError::Failed(error)) => matches!(error.kind(), ErrorKind::Server(_)) || error.code().is_some(),
         Some(HubError::Away) | None => true,
     }
-}
-
-fn orphan(taken: Value) -> Result<Orphan, StoreError> {
-    let mut parts = Parts::of(taken, "an orphan")?;
-    let task = Arc::new(Row::read(parts.value())?.task()?);
-    let (draft, trail): (Option<String>, Option<String>) = (parts.next()?, parts.next()?);
-    Ok(Orphan { task, draft: draft.map(Into::into), trail: trail.map(Into::into) })
 }
 
 /// What a script's refusal means; it comes with the milliseconds until there may be room, or less than none.

@@ -55,7 +55,7 @@ impl Swept {
             deadline: ttl,
             draft: None,
         };
-        self.ledger.create(new, &LIMITS).await.unwrap()
+        self.ledger.create(new, &LIMITS).await.unwrap().0
     }
 
     /// Lets the sweeper run until it sleeps.

@@ -28,7 +28,7 @@ use crate::mcp::version::ProtocolVersion;
 use crate::metrics::{Asked, Metrics};
 use crate::seal::Sealer;
 use crate::task::store::memory::MemoryStore;
-use crate::task::store::{Purged, Watch};
+use crate::task::store::{Known, Purged, Watch};
 use crate::task::{Holder, Limits, Orphan, Outcome, Owner, Position, Step, Store, StoreError, Task, TaskId, Usage};
 use crate::tenant::fair::FairQueue;
 use crate::tenant::quota::{self, Rates};
@@ -67,6 +67,7 @@ impl World {
             tls: None,
             connect_timeout: Duration::from_secs(60),
             max_message: 1 << 20,
+            jobs: Jobs::default(),
         };
         let route = Route {
             name: "r".into(),
@@ -183,6 +184,10 @@ impl Replica {
         self.gateway.take_up(&routes, &from.holder, Lost::Replica).await.unwrap()
     }
 
+    pub(super) async fn take_up_strays(&self) -> usize {
+        self.gateway.take_up_strays(&[Arc::clone(&self.route)], Lost::Replica).await.unwrap()
+    }
+
     async fn post(&self, version: ProtocolVersion, session: Option<&str>, body: Value) -> (Value, Option<String>) {
         let mut headers = HeaderMap::new();
         if !version.has_sessions() {
@@ -294,11 +299,20 @@ pub(super) struct Noting {
     notes: watch::Sender<Vec<Arc<str>>>,
     /// So many of the next changes fail.
     pub(super) failing: AtomicUsize,
+    /// So many of the next changes are written, and nobody is told so.
+    pub(super) unanswered: AtomicUsize,
+    /// The same of takeovers.
+    pub(super) unanswered_takeovers: AtomicUsize,
+}
+
+fn take(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl Noting {
     fn over(store: MemoryStore) -> Self {
-        Self { store, notes: watch::Sender::default(), failing: AtomicUsize::new(0) }
+        let [failing, unanswered, unanswered_takeovers] = Default::default();
+        Self { store, notes: watch::Sender::default(), failing, unanswered, unanswered_takeovers }
     }
 
     /// Waits until an event of a call was noted.
@@ -332,11 +346,14 @@ impl Store for Noting {
     }
 
     async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
-        let fails = |left: usize| left.checked_sub(1);
-        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+        if take(&self.failing) {
             return Err(StoreError::Unavailable("away".into()));
         }
-        self.store.replace(task, outcome).await
+        let replaced = self.store.replace(task, outcome).await;
+        if replaced.is_ok() && take(&self.unanswered) {
+            return Err(StoreError::Unavailable("no answer".into()));
+        }
+        replaced
     }
 
     async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
@@ -379,7 +396,19 @@ impl Store for Noting {
     }
 
     async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
-        self.store.take_over(from, by, at_most).await
+        let taken = self.store.take_over(from, by, at_most).await?;
+        if !taken.is_empty() && take(&self.unanswered_takeovers) {
+            return Err(StoreError::Unavailable("no answer".into()));
+        }
+        Ok(taken)
+    }
+
+    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.store.take_strays(by, known, at_most).await
+    }
+
+    fn lost_words(&self) -> u64 {
+        self.store.lost_words()
     }
 
     fn bytes(&self) -> u64 {

@@ -75,3 +75,42 @@ pub(crate) async fn a_task_goes_to_one_new_holder(store: Arc<dyn Store>) {
     let taken: Vec<TaskId> = join_all(takers).await.into_iter().flat_map(Result::unwrap).collect();
     assert_eq!((taken.len(), taken.iter().collect::<HashSet<_>>().len()), (200, 200));
 }
+
+pub(crate) async fn gives_a_holder_what_it_does_not_know_of(store: Arc<dyn Store>) {
+    let (first, second) = (Holder::from_text("first"), Holder::from_text("second"));
+    let limits = Limits { running_tasks: 3, ..AMPLE };
+    let mut made = Vec::new();
+    for owner in [&alice(), &owner("umbrella", "bob"), &alice(), &alice(), &alice()] {
+        made.push(store.create(task(owner), Some("draft".into()), &limits).await.unwrap());
+    }
+    store.note_trail(&alice(), made[0].id, 1, Step::First, "here".into()).await.unwrap();
+    store.replace(ended(&made[3]), None).await.unwrap();
+    let queued = store.create(task(&alice()), None, &limits).await.unwrap();
+    let before = usage(&store, "acme").await;
+    // Given a holder that knows of two of its five unfinished tasks, then it gets the others, and each once.
+    let knows = |id, epoch| [made[2].id, made[4].id].contains(&id) && epoch == 1;
+    assert!(store.take_strays(&second, &|_, _| false, 10).await.unwrap().is_empty());
+    assert!(store.take_strays(&first, &|_, epoch| epoch == 1, 10).await.unwrap().is_empty());
+    let mut watch = store.watch(&alice(), made[0].id).await.unwrap().unwrap();
+    let mut strays = Vec::new();
+    for at_most in [1, 1, 10, 10] {
+        let known = |id, epoch| knows(id, epoch) || epoch > 1;
+        let taken = store.take_strays(&first, &known, at_most).await.unwrap();
+        assert!(taken.len() <= at_most);
+        strays.extend(taken);
+    }
+    let taken: HashSet<TaskId> = strays.iter().map(|stray| stray.task.id).collect();
+    assert_eq!((strays.len(), taken), (3, HashSet::from([made[0].id, made[1].id, queued.id])));
+    assert!(strays.iter().all(|stray| (&stray.task.holder, stray.task.epoch) == (&first, 2)));
+    assert!(watch.changed().await);
+    let known = strays.iter().find(|stray| stray.task.id == made[0].id).unwrap();
+    assert_eq!((known.draft.as_deref(), known.trail.as_deref()), (Some("draft"), Some("here")));
+    assert_eq!(usage(&store, "acme").await, before);
+    // Whoever held it under the earlier epoch has no say any more; who holds it now has, and so have others after it.
+    let late = store.note_trail(&alice(), made[0].id, 1, Step::First, "nowhere".into()).await;
+    assert!(matches!(late, Err(StoreError::Conflict)));
+    store.replace(ended(&known.task), None).await.unwrap();
+    assert_eq!(store.take_over(&first, &second, 10).await.unwrap().len(), 4);
+    assert!(store.take_strays(&first, &|_, _| false, 10).await.unwrap().is_empty());
+    assert_eq!(store.holders().await.unwrap(), [second]);
+}

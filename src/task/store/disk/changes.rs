@@ -294,16 +294,45 @@ impl Change for TakeOver {
                 tables.held.insert((self.by.as_str(), row), ())?;
                 continue;
             };
-            let (epoch, version) = (before.epoch + 1, before.version + 1);
-            let task = Arc::new(Task { holder: self.by.clone(), epoch, version, ..before });
-            tables.write(row, &task)?;
-            tables.held.remove((from, row))?;
-            tables.held.insert((self.by.as_str(), row), ())?;
-            let draft = tables.drafts.get(row)?.map(|draft| draft.value().into());
-            let trail = tables.trails.get(row)?.map(|trail| trail.value().into());
-            tables.told.push(Told::Changed(Arc::clone(&task)));
-            orphans.push(Orphan { task, draft, trail });
+            orphans.push(hand_over(tables, row, before, &self.by)?);
         }
         Ok(orphans)
     }
+}
+
+/// See [`super::super::Store::take_strays`].
+pub(super) struct TakeStrays {
+    pub(super) by: Holder,
+    /// Each with its epoch.
+    pub(super) strays: Vec<(Row, TaskId, u64)>,
+}
+
+impl Change for TakeStrays {
+    type Done = Vec<Orphan>;
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Vec<Orphan>, Halt> {
+        let mut orphans = Vec::new();
+        for (row, id, epoch) in &self.strays {
+            // It may have ended since it was looked at, and its row be another's.
+            let is_held = tables.held.get((self.by.as_str(), *row))?.is_some();
+            let before =
+                readable(&tables.records, *row)?.filter(|task| is_held && (task.id, task.epoch) == (*id, *epoch));
+            if let Some(before) = before {
+                orphans.push(hand_over(tables, *row, before, &self.by)?);
+            }
+        }
+        Ok(orphans)
+    }
+}
+
+fn hand_over(tables: &mut Tables<'_>, row: Row, before: Task, by: &Holder) -> Result<Orphan, Halt> {
+    tables.held.remove((before.holder.as_str(), row))?;
+    tables.held.insert((by.as_str(), row), ())?;
+    let (epoch, version) = (before.epoch + 1, before.version + 1);
+    let task = Arc::new(Task { holder: by.clone(), epoch, version, ..before });
+    tables.write(row, &task)?;
+    let draft = tables.drafts.get(row)?.map(|draft| draft.value().into());
+    let trail = tables.trails.get(row)?.map(|trail| trail.value().into());
+    tables.told.push(Told::Changed(Arc::clone(&task)));
+    Ok(Orphan { task, draft, trail })
 }

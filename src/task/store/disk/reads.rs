@@ -131,3 +131,17 @@ pub(super) fn holders(transaction: &ReadTransaction) -> Result<Vec<Holder>, Halt
         holders.push(Holder::from_text(key.value().0));
     }
 }
+
+/// A holder's unfinished tasks, each with its epoch.
+pub(super) fn held_by(transaction: &ReadTransaction, holder: &Holder) -> Result<Vec<(Row, TaskId, u64)>, Halt> {
+    let (held, records) = (transaction.open_table(HELD)?, transaction.open_table(RECORDS)?);
+    let mut own = Vec::new();
+    for entry in held.range((holder.as_str(), 0)..=(holder.as_str(), Row::MAX))? {
+        let row = entry?.0.value().1;
+        // Nobody can go on with one that can't be read.
+        if let Some(task) = tables::readable(&records, row)? {
+            own.push((row, task.id, task.epoch));
+        }
+    }
+    Ok(own)
+}

@@ -52,18 +52,20 @@ impl Inner {
 
     /// Takes creations back that nobody knows of. What fails is tried again at the next look.
     async fn take_back(&self) {
-        let mut doubtful = std::mem::take(&mut *lock(&self.doubtful));
-        while !doubtful.is_empty() {
-            let some = doubtful.split_off(doubtful.len().saturating_sub(TOGETHER));
-            let taking = some.iter().map(|(owner, id)| self.of_task(&self.scripts.take_back, owner, *id, &[]));
+        // They stay among the doubtful until it is done: meanwhile nobody may take one for a stray.
+        let doubtful: Vec<(TaskId, Arc<Owner>)> =
+            lock(&self.doubtful).iter().map(|(id, owner)| (*id, Arc::clone(owner))).collect();
+        for some in doubtful.chunks(TOGETHER) {
+            let taking = some.iter().map(|(id, owner)| self.of_task(&self.scripts.take_back, owner, *id, &[]));
             let taken = join_all(taking).await;
-            let before = doubtful.len();
-            doubtful.extend(some.into_iter().zip(taken).filter(|(_, taken)| taken.is_err()).map(|(one, _)| one));
-            if doubtful.len() > before {
+            let mut doubtful = lock(&self.doubtful);
+            for ((id, _), _) in some.iter().zip(&taken).filter(|(_, taken)| taken.is_ok()) {
+                doubtful.remove(id);
+            }
+            if taken.iter().any(Result::is_err) {
                 break;
             }
         }
-        lock(&self.doubtful).append(&mut doubtful);
     }
 
     async fn look_at(&self, owner: &Owner, id: TaskId) -> Result<(), StoreError> {
@@ -74,7 +76,7 @@ impl Inner {
                 News::of(parts.next()?, &parts.next::<String>()?)
             }
         };
-        self.watches.tell(id, news);
+        self.watches.tell_owner(owner, id, news);
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 --             n that was handed out
 --   r:ID, d:ID, l:ID        outcome, draft, trail
 --   n:ID      a creation that was taken back, so that it is not carried out late
+--   f:HOLDER  the round of a holder's takeovers, so that none of an earlier one is carried out late
 -- Times are milliseconds of the server. What depends on them is decided here.
 local C = KEYS[1]
 local T = string.sub(C, 1, -2)
@@ -70,4 +71,13 @@ end
 local function is_there(record, owner)
   local of = redis.call('HMGET', record, 'o', 'x')
   return of[1] == owner and tonumber(of[2]) > now
+end
+
+-- Makes that one the holder of an unfinished task. Gives the record with draft and trail.
+local function handed_over(id, by, state)
+  local record = T .. 't:' .. id
+  redis.call('HSET', record, 'h', by)
+  redis.call('HINCRBY', record, 'e', 1)
+  announce(id, redis.call('HINCRBY', record, 'v', 1), state)
+  return {shown(record), redis.call('GET', T .. 'd:' .. id), redis.call('GET', T .. 'l:' .. id)}
 end

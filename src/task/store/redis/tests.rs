@@ -293,6 +293,84 @@ async fn a_creation_that_was_refused_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_over_without_an_answer_is_found() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let proxy = Proxy::start(server.port, &jobs).await;
+    let beside = store(&server.url(), "taskgate", clock, &jobs).await;
+    let store = store(&proxy.url(), "taskgate", clock, &jobs).await;
+    let (first, second) = (Holder::from_text("first"), Holder::from_text("second"));
+    let mut made = Vec::new();
+    for tenant in ["acme", "umbrella"] {
+        made.push(beside.create(task(tenant, clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap());
+    }
+    // Else the server would ask for the script first, and that answer be the lost one.
+    let nobody = ["nobody", "nobody", "1", "0"].map(str::as_bytes);
+    store.inner.of_tenant(&store.inner.scripts.take_over, "none", &nobody).await.unwrap();
+    // Given a takeover that is carried out and not answered,
+    let (before, mut renewals) = (store.lost_words(), store.inner.hub.renewals());
+    proxy.set(Weather::Unanswered("\r\nfirst\r\n"));
+    assert!(matches!(store.take_over(&first, &second, 10).await, Err(StoreError::Unavailable(_))));
+    proxy.set(Weather::Fine);
+    renewals.next().await;
+    let mut taken = 0;
+    for made in &made {
+        taken += usize::from(beside.read(&made.owner, made.id).await.unwrap().unwrap().holder == second);
+    }
+    assert_eq!(taken, 1);
+    // then it is known that a word was lost,
+    assert_ne!(store.lost_words(), before);
+    // and its holder gets what it does not know of, with what it takes to go on; once.
+    let [stray] = &store.take_strays(&second, &|_, _| false, 10).await.unwrap()[..] else { panic!("one task") };
+    assert_eq!((stray.task.epoch, &stray.task.holder, stray.draft.as_deref()), (3, &second, Some("draft")));
+    let known = |id, epoch| (id, epoch) == (stray.task.id, 3);
+    assert!(store.take_strays(&second, &known, 10).await.unwrap().is_empty());
+    // What nobody had taken is there for whoever takes it.
+    assert_eq!(store.take_over(&first, &second, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_that_comes_late_takes_nothing() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let store = store(&server.url(), "taskgate", clock, &jobs).await;
+    let made = store.create(task("acme", clock, HOUR), None, &LIMITS).await.unwrap();
+    let (second, counters) = (Holder::from_text("second"), format!("{{taskgate:{}}}:c", keys::tenant("acme")));
+    // Given a look for strays after a takeover that was not answered, when the server carries it out only then,
+    store.inner.index(&keys::tenant("acme"), &second, None).await.unwrap();
+    assert!(store.take_strays(&second, &|_, _| false, 10).await.unwrap().is_empty());
+    let late = ["first", "second", "10", "0"].map(str::as_bytes);
+    store.inner.hub.call(&store.inner.scripts.take_over, &[&counters], &late).await.unwrap();
+    // then nothing has changed; and one of now takes what there is.
+    assert_eq!(store.read(&made.owner, made.id).await.unwrap().unwrap().epoch, 1);
+    assert_eq!(store.take_over(&made.holder, &second, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_is_no_stray() {
+    let Some(server) = Server::start() else { return };
+    let (jobs, clock) = (Jobs::default(), Clock::system());
+    let proxy = Proxy::start(server.port, &jobs).await;
+    let beside = store(&server.url(), "taskgate", clock, &jobs).await;
+    let store = store(&proxy.url(), "taskgate", clock, &jobs).await;
+    let first = Holder::from_text("first");
+    // Given a creation that is carried out and not answered,
+    let made = store.create(task("umbrella", clock, HOUR), None, &LIMITS).await.unwrap();
+    store.replace(ended(&made), None).await.unwrap();
+    proxy.set(Weather::Unanswered("\r\nfirst\r\n"));
+    let refused = task("acme", clock, HOUR);
+    assert!(matches!(store.create(refused.clone(), None, &LIMITS).await, Err(StoreError::Unavailable(_))));
+    let mut renewals = store.inner.hub.renewals();
+    proxy.set(Weather::Fine);
+    renewals.next().await;
+    // then nobody goes on with it, before it was taken back and after.
+    while beside.usage("acme").await.unwrap().kept > 0 {
+        assert!(store.take_strays(&first, &|_, _| false, 10).await.unwrap().is_empty());
+    }
+    assert!(store.take_strays(&first, &|_, _| false, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promotion_is_followed() {
     let Some(watched) = Watched::start() else { return };
     let (jobs, clock) = (Jobs::default(), Clock::system());
@@ -330,6 +408,7 @@ async fn the_documented_rights_are_enough() {
     store.note_trail(&made.owner, made.id, 1, Step::First, "trail".into()).await.unwrap();
     let second = Holder::from_text("second");
     assert_eq!(store.take_over(&made.holder, &second, 10).await.unwrap().len(), 1);
+    assert_eq!(store.take_strays(&second, &|_, _| false, 10).await.unwrap().len(), 1);
     assert_eq!(store.holders().await.unwrap(), [second]);
     let made = store.read(&made.owner, made.id).await.unwrap().unwrap();
     store.replace(ended(&made), Some(Outcome::Result("1".into()))).await.unwrap();

@@ -1,0 +1,288 @@
+//! Connections to a server without TLS, each carried on by whoever waits for what comes on it.
+//!
+//! A client that carries each on in a job of its own hands requests over to that job, and heads and pieces of bodies back.
+//! Here they stay in one job. Nobody carries on an idle connection: whether its server has closed it shows when it is next
+//! used, before anything is sent.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use http::{Request, Response, Uri};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{Connection, SendRequest, handshake};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::task::unconstrained;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use crate::jobs::Jobs;
+use crate::upstream::Error;
+
+use super::{IDLE_LIMIT, MOST_IDLE};
+
+/// Of an answer that is dropped, so many pieces are read and thrown away to find its end.
+const MOST_UNREAD: usize = 2;
+
+type Sent = Request<Full<Bytes>>;
+
+/// Connections to one server, for those who run on one thread.
+#[derive(Debug)]
+pub(super) struct Wires {
+    connector: HttpConnector,
+    url: Uri,
+    jobs: Jobs,
+    idle: Mutex<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// Since when. The one that was used last is the last.
+    wires: VecDeque<(Instant, Wire)>,
+    /// A job drops those that nobody uses.
+    is_tidied: bool,
+}
+
+impl Wires {
+    pub(super) fn new(connector: HttpConnector, url: Uri, jobs: Jobs) -> Arc<Self> {
+        Arc::new(Self { connector, url, jobs, idle: Mutex::default() })
+    }
+
+    /// Sends a request, and waits for the head of its answer. Dropping either closes the connection.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] when nothing was sent, [`Error::Lost`].
+    pub(super) async fn request(self: &Arc<Self>, mut request: Sent) -> Result<Response<Arriving>, Error> {
+        loop {
+            let (wire, is_used) = match self.take() {
+                Some(wire) => (wire, true),
+                // Boxed: every request would have room for it.
+                None => (Box::pin(self.connect()).await?, false),
+            };
+            match self.exchange(wire, request).await {
+                Ok(response) => return Ok(response),
+                // The server has closed it meanwhile, and was sent nothing.
+                Err(mut error) => match error.take_message().filter(|_| is_used) {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Error::Lost(error.into_error().into())),
+                },
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Wire, Error> {
+        let socket =
+            self.connector.clone().call(self.url.clone()).await.map_err(|error| Error::Connect(error.into()))?;
+        let (sender, connection) = handshake(socket).await.map_err(|error| Error::Connect(error.into()))?;
+        let bell = Arc::new(Bell::default());
+        Ok(Wire { sender, connection: Box::new(connection), waker: Arc::clone(&bell).into(), bell })
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        mut wire: Wire,
+        request: Sent,
+    ) -> Result<Response<Arriving>, TrySendError<Sent>> {
+        // Without a budget, since it could not wake anybody for the next one.
+        let mut answer = pin!(unconstrained(wire.sender.try_send_request(request)));
+        let mut wire = Some(wire);
+        let response = poll_fn(|cx| Wire::poll(&mut wire, cx, |cx| answer.as_mut().poll(cx))).await?;
+        Ok(response.map(|incoming| {
+            let mut arriving = Arriving { incoming, wire, home: Some(Arc::clone(self)) };
+            // Most answers came with their heads.
+            arriving.give_back();
+            arriving
+        }))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Wire> {
+        let (since, wire) = self.idle().wires.pop_back()?;
+        (since.elapsed() < IDLE_LIMIT).then_some(wire)
+    }
+
+    fn give_back(self: &Arc<Self>, wire: Wire) {
+        let mut idle = self.idle();
+        if idle.wires.len() >= MOST_IDLE {
+            idle.wires.pop_front();
+        }
+        idle.wires.push_back((Instant::now(), wire));
+        if !idle.is_tidied {
+            // What is dropped with its runtime finds none.
+            if Handle::try_current().is_err() {
+                return idle.wires.clear();
+            }
+            idle.is_tidied = true;
+            drop(idle);
+            self.jobs.spawn("idle connections", tidy(Arc::downgrade(self), self.jobs.clone()));
+        }
+    }
+
+    /// Drops those that were idle for too long, and says when the next one will have been.
+    fn drop_old(&self) -> Option<Instant> {
+        let (now, mut idle) = (Instant::now(), self.idle());
+        while let Some((since, _)) = idle.wires.front() {
+            let over = *since + IDLE_LIMIT;
+            if over > now {
+                return Some(over);
+            }
+            idle.wires.pop_front();
+        }
+        idle.is_tidied = false;
+        None
+    }
+}
+
+/// Drops connections that nobody uses until there are none.
+async fn tidy(wires: Weak<Wires>, jobs: Jobs) {
+    while let Some(next) = wires.upgrade().and_then(|wires| wires.drop_old()) {
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = jobs.stopping().cancelled() => return,
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Wire {
+    sender: SendRequest<Full<Bytes>>,
+    connection: Box<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+    bell: Arc<Bell>,
+    /// The bell's.
+    waker: Waker,
+}
+
+impl Wire {
+    /// Polls for what only the connection makes ready, and carries that on while there is nothing. One that has ended is dropped.
+    fn poll<T>(
+        wire: &mut Option<Self>,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let Some(carried) = wire else { return poll(cx) };
+        carried.bell.hush();
+        let nobody = &mut Context::from_waker(Waker::noop());
+        if let ready @ Poll::Ready(_) = poll(nobody) {
+            return ready;
+        }
+        let connection = Pin::new(&mut *carried.connection);
+        if connection.poll(&mut Context::from_waker(&carried.waker)).is_ready() {
+            // What went wrong is told to whoever waits.
+            *wire = None;
+            return poll(cx);
+        }
+        if let ready @ Poll::Ready(_) = poll(nobody) {
+            return ready;
+        }
+        carried.bell.listen(cx);
+        Poll::Pending
+    }
+}
+
+/// What a connection rings when it can go on. Nobody hears it while the connection is carried on, or idle: taking what came
+/// rings it as well, and would wake a job that is awake.
+#[derive(Debug, Default)]
+struct Bell {
+    listener: AtomicWaker,
+    rang: AtomicBool,
+}
+
+impl Bell {
+    fn hush(&self) {
+        drop(self.listener.take());
+        self.rang.store(false, Ordering::Relaxed);
+    }
+
+    fn listen(&self, cx: &Context<'_>) {
+        self.listener.register(cx.waker());
+        if self.rang.swap(false, Ordering::AcqRel) {
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.rang.store(true, Ordering::Release);
+        self.listener.wake();
+    }
+}
+
+/// The body of an answer, with the connection on which it comes until all of it is here.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    incoming: Incoming,
+    wire: Option<Wire>,
+    /// Where the connection is from.
+    home: Option<Arc<Wires>>,
+}
+
+impl Arriving {
+    /// Gives the connection back if the answer needs it no more.
+    fn give_back(&mut self) {
+        if let (Some(wire), Some(home)) = (self.wire.take_if(|wire| wire.sender.is_ready()), &self.home) {
+            home.give_back(wire);
+        }
+    }
+}
+
+impl From<Incoming> for Arriving {
+    /// The body of an answer on a connection that has a job of its own.
+    fn from(incoming: Incoming) -> Self {
+        Self { incoming, wire: None, home: None }
+    }
+}
+
+impl Drop for Arriving {
+    /// Of an answer that nobody reads to its end, the end may be here.
+    fn drop(&mut self) {
+        for _ in 0..MOST_UNREAD {
+            let nobody = &mut Context::from_waker(Waker::noop());
+            if self.wire.is_none() || !matches!(Pin::new(&mut *self).poll_frame(nobody), Poll::Ready(Some(Ok(_)))) {
+                return;
+            }
+        }
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { incoming, wire, .. } = &mut *self;
+        let frame = ready!(Wire::poll(wire, cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
+        self.give_back();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Connections against a server that says when what happens.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A server that does what a test says, connection by connection.
+struct Server {
+    listener: TcpListener,
+    wires: Arc<Wires>,
+    jobs: Jobs,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
+        let jobs = Jobs::default();
+        Self { listener, wires: Wires::new(HttpConnector::new(), url, jobs.clone()), jobs }
+    }
+
+    async fn accept(&self) -> TcpStream {
+        self.listener.accept().await.unwrap().0
+    }
+
+    /// Sends a request in a job of its own.
+    fn ask(&self, body: &'static str) -> tokio::task::JoinHandle<Result<Response<Arriving>, Error>> {
+        let wires = Arc::clone(&self.wires);
+        self.jobs.spawn("ask", async move { wires.request(request(body)).await })
+    }
+
+    fn idle(&self) -> usize {
+        self.wires.idle().wires.len()
+    }
+}
+
+fn request(body: &'static str) -> Sent {
+    Request::post("/mcp").header("host", "here").body(Full::from(body)).unwrap()
+}
+
+/// Reads a request whose body is that.
+async fn heard(socket: &mut TcpStream, body: &str) {
+    let (mut read, mut buffer) = (Vec::new(), [0; 1024]);
+    while !read.ends_with(format!("\r\n\r\n{body}").as_bytes()) {
+        let length = socket.read(&mut buffer).await.unwrap();
+        assert_ne!(length, 0, "the client closed");
+        read.extend_from_slice(&buffer[..length]);
+    }
+    assert!(read.starts_with(b"POST /mcp HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&read));
+}
+
+async fn say(socket: &mut TcpStream, text: &str) {
+    socket.write_all(text.as_bytes()).await.unwrap();
+}
+
+async fn is_closed(socket: &mut TcpStream) -> bool {
+    // A reset, where something was unread.
+    socket.read(&mut [0]).await.map_or(true, |length| length == 0)
+}
+
+async fn text(response: Response<Arriving>) -> Result<Bytes, hyper::Error> {
+    Ok(response.into_body().collect().await?.to_bytes())
+}
+
+const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let server = Server::start().await;
+    let asked = server.ask("first");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "first").await;
+    say(&mut socket, SHORT).await;
+    assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "ok");
+    assert_eq!(server.idle(), 1);
+    let asked = server.ask("second");
+    heard(&mut socket, "second").await;
+    assert_eq!(server.idle(), 0);
+    say(&mut socket, "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+    assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "");
+    assert_eq!(server.idle(), 0, "what the server closes is not kept");
+}
+
+#[tokio::test]
+async fn a_body_brings_its_connection_back_at_its_end() {
+    let server = Server::start().await;
+    let asked = server.ask("pieces");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "pieces").await;
+    say(&mut socket, CHUNKED).await;
+    let mut body = asked.await.unwrap().unwrap().into_body();
+    for piece in ["one", "two", "six"] {
+        say(&mut socket, &format!("3\r\n{piece}\r\n")).await;
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), piece);
+        assert_eq!(server.idle(), 0);
+    }
+    // Several at once are there one by one.
+    say(&mut socket, "1\r\na\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n").await;
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
+    assert_eq!(server.idle(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_given_up_closes_its_connection_unless_its_end_is_here() {
+    let server = Server::start().await;
+    let asked = server.ask("head");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "head").await;
+    asked.abort();
+    assert!(is_closed(&mut socket).await, "before the head");
+    let asked = server.ask("body");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "body").await;
+    say(&mut socket, &format!("{CHUNKED}1\r\na\r\n")).await;
+    drop(asked.await.unwrap().unwrap());
+    assert!(is_closed(&mut socket).await, "before the end");
+    assert_eq!(server.idle(), 0);
+    let asked = server.ask("end");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "end").await;
+    say(&mut socket, &format!("{CHUNKED}1\r\na\r\n0\r\n\r\n")).await;
+    drop(asked.await.unwrap().unwrap());
+    assert_eq!(server.idle(), 1);
+}
+
+#[tokio::test]
+async fn what_an_idle_connection_did_not_take_goes_out_on_another() {
+    let server = Server::start().await;
+    let asked = server.ask("first");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "first").await;
+    say(&mut socket, SHORT).await;
+    text(asked.await.unwrap().unwrap()).await.unwrap();
+    let bell = Arc::clone(&server.wires.idle().wires[0].1.bell);
+    bell.hush();
+    drop(socket);
+    // Until its end is here.
+    while !bell.rang.load(Ordering::Acquire) {
+        tokio::task::yield_now().await;
+    }
+    let asked = server.ask("second");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "second").await;
+    say(&mut socket, SHORT).await;
+    assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "ok");
+}
+
+#[tokio::test]
+async fn what_was_sent_is_not_sent_again() {
+    let server = Server::start().await;
+    for is_used in [false, true] {
+        let asked = server.ask("first");
+        let mut socket = server.accept().await;
+        heard(&mut socket, "first").await;
+        let asked = if is_used {
+            say(&mut socket, SHORT).await;
+            text(asked.await.unwrap().unwrap()).await.unwrap();
+            let asked = server.ask("second");
+            heard(&mut socket, "second").await;
+            asked
+        } else {
+            asked
+        };
+        drop(socket);
+        assert!(matches!(asked.await.unwrap(), Err(Error::Lost(_))), "{is_used}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_fails() {
+    let server = Server::start().await;
+    let asked = server.ask("cut");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "cut").await;
+    say(&mut socket, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab").await;
+    let response = asked.await.unwrap().unwrap();
+    drop(socket);
+    assert!(text(response).await.is_err());
+    assert_eq!(server.idle(), 0);
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_apart() {
+    let server = Server::start().await;
+    drop(server.listener);
+    assert!(matches!(server.wires.request(request("any")).await, Err(Error::Connect(_))));
+}
+
+#[tokio::test]
+async fn idle_connections_are_dropped() {
+    let server = Server::start().await;
+    let asked = server.ask("first");
+    let mut socket = server.accept().await;
+    heard(&mut socket, "first").await;
+    say(&mut socket, SHORT).await;
+    text(asked.await.unwrap().unwrap()).await.unwrap();
+    assert_eq!(server.jobs.running(), 1);
+    tokio::time::pause();
+    tokio::time::advance(IDLE_LIMIT + Duration::from_secs(1)).await;
+    assert!(is_closed(&mut socket).await);
+    assert_eq!(server.idle(), 0);
+    assert_eq!(server.jobs.stop(Duration::from_secs(10)).await, 0);
+}
