@@ -337,7 +337,7 @@ async fn what_was_taken_over_without_an_answer_is_found() {
         made.push(beside.create(task(tenant, clock, HOUR), Some("draft".into()), &LIMITS).await.unwrap());
     }
     // Else the server would ask for the script first, and that answer be the lost one.
-    let nobody = ["nobody", "nobody", "1", "0"].map(str::as_bytes);
+    let nobody = ["nobody", "nobody", "1", "0", "1048576"].map(str::as_bytes);
     store.inner.of_tenant(&store.inner.scripts.take_over, "none", &nobody).await.unwrap();
     // Given a takeover that is carried out and not answered,
     let (before, mut renewals) = (store.lost_words(), store.inner.hub.renewals());
@@ -371,7 +371,7 @@ async fn a_takeover_that_comes_late_takes_nothing() {
     // Given a look for strays after a takeover that was not answered, when the server carries it out only then,
     store.inner.index(&keys::tenant("acme"), &second, None).await.unwrap();
     assert!(store.take_strays(&second, &|_, _| false, 10).await.unwrap().is_empty());
-    let late = ["first", "second", "10", "0"].map(str::as_bytes);
+    let late = ["first", "second", "10", "0", "1048576"].map(str::as_bytes);
     store.inner.hub.call(&store.inner.scripts.take_over, &[&counters], &late).await.unwrap();
     // then nothing has changed; and one of now takes what there is.
     assert_eq!(store.read(&made.owner, made.id).await.unwrap().unwrap().epoch, 1);
