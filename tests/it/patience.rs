@@ -160,7 +160,9 @@ async fn a_slow_head_and_an_idle_connection_are_let_go() {
     idle.closed().await;
     slow.closed().await;
     kept.closed().await;
-    assert_eq!(text_of(&client.call("echo", json!({"text": "served"})).await), "served");
+    // On a connection of its own: the client's last one is being let go as well.
+    let again = gateway.client().with_session_of(&client);
+    assert_eq!(text_of(&again.call("echo", json!({"text": "served"})).await), "served");
 }
 
 #[tokio::test]
