@@ -12,7 +12,7 @@ mod lease;
 mod leaving;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub(super) struct Homes {
     lapses: AtomicU64,
     /// When others may be taken for dead again.
     believes: Mutex<Instant>,
+    /// The last renewal of this process's lease has failed: others' may have, too.
+    is_failing: AtomicBool,
     begun: Instant,
     /// When the renewal was asked for that was the last to succeed, in milliseconds after `begun`, and one; 0: none has.
     renewed: AtomicU64,
@@ -119,7 +121,8 @@ impl Homes {
         let begun = Instant::now();
         let believes = Mutex::new(begun + sharing.lease);
         let (lapses, renewed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { sharing, cache, lapses, believes, begun, renewed, leave: Leave::default() }
+        let is_failing = AtomicBool::new(false);
+        Self { sharing, cache, lapses, believes, is_failing, begun, renewed, leave: Leave::default() }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
@@ -128,13 +131,29 @@ impl Homes {
             Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
     }
 
-    /// Whether a lease that is over means that its holder is gone.
+    /// Whether a lease that is over means that its holder is gone. Not while this process's own is in doubt, nor before the
+    /// others have had the time to renew theirs after that.
     fn may_bury(&self) -> bool {
-        Instant::now() >= *self.believes.lock().unwrap_or_else(PoisonError::into_inner)
+        let believes = Instant::now() >= *self.believes.lock().unwrap_or_else(PoisonError::into_inner);
+        believes && self.is_leased() && !self.is_failing.load(Ordering::Acquire)
+    }
+
+    /// Whether a holder of that standing is gone for sure.
+    fn is_gone(&self, standing: Standing) -> bool {
+        standing == Standing::Left || (standing == Standing::Over && self.may_bury())
+    }
+
+    /// Notes that a renewal has failed.
+    fn note_failed(&self) {
+        self.is_failing.store(true, Ordering::Release);
     }
 
     /// Notes that a renewal that was asked for then has succeeded.
     fn note_renewed(&self, asked: Instant) {
+        if self.is_failing.load(Ordering::Acquire) {
+            self.have_patience();
+            self.is_failing.store(false, Ordering::Release);
+        }
         let after = asked.saturating_duration_since(self.begun).as_millis();
         self.renewed.store(u64::try_from(after).unwrap_or(0) + 1, Ordering::Relaxed);
     }
@@ -281,7 +300,7 @@ impl Gateway {
     ) -> Result<Result<Place, Kind>, StoreError> {
         let route = asking.route;
         let (me, lapses) = (homes.replicas().me(), homes.lapses());
-        let mut known = known.cloned();
+        let (mut known, mut is_claimed) = (known.cloned(), false);
         let Some(mut home) = homes.home_of(sealed).await? else {
             known.iter().for_each(|session| self.sessions.forget(session));
             return Ok(Ok(Place::Here));
@@ -292,11 +311,12 @@ impl Gateway {
                     return Ok(Ok(place));
                 }
                 let is_made_here = sealed.maker.as_ref() == Some(me);
-                // Whatever it made and no longer knows has ended.
-                let adopted = || (!is_made_here).then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
+                // Whatever it made and no longer knows has ended, unless another one had it meanwhile.
+                let may_adopt = !is_made_here || is_claimed;
+                let adopted = || may_adopt.then(|| self.sessions.adopt(sealed.clone(), token, route)).flatten();
                 if let Some(session) = known.or_else(adopted) {
                     // One that was given away may be back, when nobody else is there.
-                    if !is_made_here || session.is_elsewhere() {
+                    if may_adopt || session.is_elsewhere() {
                         session.claimed_at(self.clock.now());
                     }
                     session.confirm(lapses);
@@ -324,7 +344,10 @@ impl Gateway {
                     return Ok(Ok(Place::Here));
                 }
                 Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
-                    Place::Here => home = self.claim_home(homes, sealed.number, &home).await?,
+                    Place::Here => {
+                        home = self.claim_home(homes, sealed.number, &home).await?;
+                        is_claimed = home == *me;
+                    }
                     there @ Place::There(_) => return Ok(Ok(there)),
                 },
             }
@@ -340,7 +363,8 @@ impl Gateway {
         let home = homes.replicas().claim_home(number, Some(from), CLAIMABLE).await?;
         homes.cache.note_home(number, &home);
         if home == *homes.replicas().me() {
-            tracing::info!(%from, "a session of a replica that is gone, or is about to go, goes on here");
+            let from = (*from != Holder::nobody()).then(|| from.as_str());
+            tracing::info!(from, "a session of a replica that is gone, or is about to go, goes on here");
         }
         Ok(home)
     }

@@ -4,6 +4,7 @@
 use http::StatusCode;
 use taskgate::config::{SealKey, Settings};
 use taskgate::demo::server::{Era, Options};
+use taskgate::replica::Replicas as _;
 
 use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, related, text_of, within};
 
@@ -377,6 +378,55 @@ async fn one_whose_lease_may_be_over_asks_before_it_serves() {
     other.call("release", json!({})).await;
     stream.until_method("notifications/progress").await;
     other.cancel(&id).await;
+}
+
+/// Its home was another one for a while, which is gone now: it is no stranger where it began.
+#[tokio::test]
+async fn a_session_comes_back_to_where_it_began() {
+    let mut gateway = three().lease("1s").start().await;
+    let (opened, other) = (gateway.moved_opening(0).open().await, gateway.moved_opening(1).open().await);
+    gateway.replicas[0].neighbour.cut_off(true);
+    gateway.claimed(&gateway.moved(&opened, 1), &[1]).await;
+    gateway.replicas[0].neighbour.cut_off(false);
+    gateway.ready(0, 200).await;
+    assert_eq!(opened.post(PING).await.status, StatusCode::OK);
+    gateway.kill(1).await;
+    // When the first one knows that the second is gone,
+    let (me, other) = (gateway.replicas[0].neighbour.me().clone(), gateway.moved(&other, 0));
+    within(async {
+        while gateway.home_of(&other, 0).await.as_ref() != Some(&me) {
+            drop(other.post(PING).await.bytes().await);
+        }
+    })
+    .await;
+    // then the session goes on with its next request.
+    assert_eq!(opened.post(PING).await.status, StatusCode::OK);
+    assert_eq!(gateway.home_of(&opened, 0).await, Some(me));
+}
+
+/// All were without what they share for longer than a lease: that is nobody's death, neither then nor as they come back.
+#[tokio::test]
+async fn an_outage_for_all_is_the_death_of_none() {
+    let gateway = three().lease("1s").start().await;
+    let mut held = Vec::new();
+    for number in 0..3 {
+        let client = gateway.moved_opening(number).open().await;
+        held.push((client.start("hold", json!({})).await, client));
+    }
+    gateway.started("hold", 3).await;
+    for _ in 0..3 {
+        for (is_away, status) in [(true, 503), (false, 200)] {
+            gateway.replicas.iter().for_each(|replica| replica.neighbour.cut_off(is_away));
+            for number in 0..3 {
+                gateway.ready(number, status).await;
+            }
+        }
+    }
+    held[0].1.call("release", json!({})).await;
+    for (id, client) in &held {
+        let outcome = client.outcome(id).await;
+        assert!(outcome["error"].is_null(), "{outcome}");
+    }
 }
 
 /// What one holds that does not know yet that its session goes on elsewhere.

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use crate::replica::Standing;
 use crate::task::Holder;
 
 use super::{CLAIM_AGAIN, CLAIMABLE, Gateway, Homes};
@@ -69,12 +68,10 @@ impl Gateway {
                     if is_over || differs != differed {
                         tell(false, differs);
                     }
-                    if is_away {
-                        homes.have_patience();
-                    }
                     (renewed, is_away, is_over) = (asked, false, false);
                 }
                 failed => {
+                    homes.note_failed();
                     if !is_away {
                         let error = failed.ok().and_then(Result::err);
                         let error =
@@ -185,7 +182,7 @@ impl Gateway {
     /// Whether a holder that was found dead has not come back since: what it does from then on is its own.
     pub(in crate::gateway) async fn is_still_gone(&self, holder: &Holder) -> bool {
         match &self.homes {
-            Some(homes) => matches!(homes.replicas().standing(holder).await, Ok(standing) if standing.is_gone()),
+            Some(homes) => homes.replicas().standing(holder).await.is_ok_and(|standing| homes.is_gone(standing)),
             None => true,
         }
     }
@@ -197,7 +194,7 @@ impl Gateway {
         // The store's failure is told where the lease is renewed.
         let Ok(standing) = homes.replicas().standing(holder).await else { return };
         homes.cache.note_standing(holder, standing);
-        if standing == Standing::Left || (standing == Standing::Over && homes.may_bury()) {
+        if homes.is_gone(standing) {
             self.take_up_from(routes, holder, Lost::Replica).await;
             self.deliveries.streams_gone(&self.ledger, holder).await;
         }

@@ -147,6 +147,6 @@ impl Gateway {
         let is_servers_own = session.terms.upstream.id.is_some();
         let is_exclusive = session.has_exclusive();
         let live = session.live();
-        (is_servers_own || live.plain.is_empty()) && (!is_exclusive || live.unfinished == 0)
+        (is_servers_own || live.plain.is_empty()) && (!is_exclusive || (live.unfinished == 0 && live.plain.is_empty()))
     }
 }

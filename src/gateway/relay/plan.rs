@@ -309,13 +309,15 @@ fn usual_progress(message: &[u8]) -> Option<&[u8]> {
 /// Nothing else is read: reading each member was a quarter of what an event in a burst took.
 fn flat_token(params: &[u8]) -> Option<&[u8]> {
     static TOKEN: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"progressToken\":"));
+    static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"progressToken\""));
     let members = params.strip_prefix(b"{")?.strip_suffix(b"}")?;
     if memchr::memchr3(b'{', b'}', b'\\', members).is_some() {
         return None;
     }
-    let value = members.get(TOKEN.find(members)? + TOKEN.needle().len()..)?;
-    // Of two, another reader could take the other one.
-    if TOKEN.find(value).is_some() {
+    let (before, value) = members.split_at_checked(TOKEN.find(members)?)?;
+    let value = value.get(TOKEN.needle().len()..)?;
+    // Of two, another reader could take the other one, which may have a space before its colon.
+    if NAME.find(before).or_else(|| NAME.find(value)).is_some() {
         return None;
     }
     value.get(..memchr::memchr(b',', value).unwrap_or(value.len()))
@@ -368,8 +370,6 @@ mod tests {
             (r#"{"progressToken":7,"progress":1,"message":"a, b"}"#, "7"),
             (r#"{"progress":1,"total":2,"progressToken":7}"#, "7"),
             (r#"{"progressToken":"seven"}"#, "\"seven\""),
-            // Text that looks like a name is none.
-            (r#"{"message":"progressToken","progressToken":7}"#, "7"),
         ] {
             assert_eq!(flat_token(params.as_bytes()), Some(token.as_bytes()), "{params}");
             assert_eq!(usual(params), [Some(token.to_owned()), Some(token.to_owned())], "{params}");
@@ -381,7 +381,11 @@ mod tests {
         for (params, token) in [
             (r#"{"progressToken":7,"_meta":{"a":1}}"#, Some("7")),
             (r#"{"progressToken":7,"message":"\"progressToken\":8"}"#, Some("7")),
+            // Text that looks like a name is none.
+            (r#"{"message":"progressToken","progressToken":7}"#, Some("7")),
             (r#"{"progressToken":7,"progressToken":8}"#, None),
+            (r#"{"progressToken" :7,"progressToken":8}"#, None),
+            (r#"{"progressToken":7,"progressToken" :8}"#, None),
             (r#"{"progressToken":7,"progressTok\u0065n":8}"#, None),
             (r#"{"progress":1}"#, None),
             // Other members beside `params`.

@@ -73,8 +73,9 @@ impl Wires {
             match self.exchange(wire, request).await {
                 Ok(response) => return Ok(response),
                 // The server has closed it meanwhile, and was sent nothing.
-                Err(mut error) => match error.take_message().filter(|_| is_used) {
-                    Some(unsent) => request = unsent,
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if is_used => request = unsent,
+                    Some(_) => return Err(Error::Connect(error.into_error().into())),
                     None => return Err(Error::Lost(error.into_error().into())),
                 },
             }

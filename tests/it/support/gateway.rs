@@ -281,6 +281,11 @@ impl Gateway {
         Opening::at(self.replicas[number].address)
     }
 
+    /// The home of a client's session, as one of several sees it.
+    pub(crate) async fn home_of(&self, client: &Client, number: usize) -> Option<taskgate::task::Holder> {
+        self.replicas[number].neighbour.home_of(number_of(client)).await.unwrap()
+    }
+
     /// Waits until one of several says with this status whether it is ready.
     pub(crate) async fn ready(&self, number: usize, status: u16) {
         let admin = self.replicas[number].admin;
