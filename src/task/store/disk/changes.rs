@@ -48,8 +48,29 @@ pub(super) trait Change: Send + 'static {
         0
     }
 
+    /// The task that was made, which is not to be there when the change is refused after all.
+    fn made(_: &Self::Done) -> Option<Made> {
+        None
+    }
+
     /// Does it.
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Self::Done, Halt>;
+}
+
+/// A task that was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) owner: Arc<Owner>,
+    pub(super) id: TaskId,
+}
+
+impl Made {
+    /// Removes it where it is in the file; says whether it was.
+    pub(super) fn take_back(&self, tables: &mut Tables<'_>) -> Result<bool, Halt> {
+        let Some((row, task)) = tables.find(&self.owner, self.id)? else { return Ok(false) };
+        forget(tables, row, &task)?;
+        Ok(true)
+    }
 }
 
 /// See [`super::super::Store::create`].
@@ -76,6 +97,10 @@ impl Change for Create {
 
     fn bytes(&self) -> usize {
         self.draft.as_ref().map_or(0, |draft| draft.len())
+    }
+
+    fn made(task: &Arc<Task>) -> Option<Made> {
+        Some(Made { owner: Arc::clone(&task.owner), id: task.id })
     }
 
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Arc<Task>, Halt> {
@@ -198,24 +223,29 @@ impl Change for Purge {
                 tables.remove_unreadable(row, expiry)?;
                 continue;
             };
-            let tenant = tenant_key(&task.owner.tenant);
-            let outcome = tables.outcomes.get(row)?;
-            let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
-            let before = tables.counters(&tenant)?;
-            let mut counters = before;
-            counters.leave(&task);
-            counters.usage.kept = counters.usage.kept.saturating_sub(1);
-            counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
-            tables.remove(row, &task)?;
-            tables.told.push(Told::Gone(task.id));
-            tables.promote(&tenant, &mut counters)?;
-            tables.count(&tenant, before, counters)?;
+            forget(tables, row, &task)?;
             tasks.push(Arc::new(task));
         }
         forget_ended(tables, self.now, self.at_most)?;
         let next = tables.expiries.first()?.map(|(key, _)| Timestamp::from_millis(key.value().0));
         Ok(Purged { tasks, next })
     }
+}
+
+/// Removes a task with all that belongs to it, and gives its place to who waits.
+fn forget(tables: &mut Tables<'_>, row: Row, task: &Task) -> Result<(), Halt> {
+    let tenant = tenant_key(&task.owner.tenant);
+    let outcome = tables.outcomes.get(row)?;
+    let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
+    let before = tables.counters(&tenant)?;
+    let mut counters = before;
+    counters.leave(task);
+    counters.usage.kept = counters.usage.kept.saturating_sub(1);
+    counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
+    tables.remove(row, task)?;
+    tables.told.push(Told::Gone(task.id));
+    tables.promote(&tenant, &mut counters)?;
+    tables.count(&tenant, before, counters)
 }
 
 /// See [`super::super::Store::note_read`].

@@ -80,6 +80,49 @@ async fn a_disk_that_was_away_is_used_again() {
     until_creates(&store, true).await;
 }
 
+/// The last sync of a commit comes after all of it was written: who opens the file again finds it done.
+#[tokio::test]
+async fn a_task_whose_creation_was_refused_is_not_in_the_file() {
+    let limits = Limits { running_tasks: 1, ..AMPLE };
+    let mut refusals = 0;
+    for syncs in 0..4 {
+        let disk = FakeDisk::default();
+        let store = on(&disk);
+        let running = store.create(new_task(), None, &limits).await.unwrap();
+        let task = new_task();
+        disk.fail_sync_after(syncs);
+        let is_refused = store.create(task.clone(), Some("draft".into()), &limits).await.is_err();
+        refusals += u32::from(is_refused);
+        let is_kept = store.read(&task.owner, task.id).await.unwrap().is_some();
+        assert_eq!((is_kept, is_refused), (!is_refused, is_refused), "after {syncs} syncs");
+        let usage = Usage { running: 1, queued: usize::from(is_kept), kept: 1 + usize::from(is_kept), kept_bytes: 0 };
+        assert_eq!(store.usage("acme").await.unwrap(), usage);
+        drop(store);
+        let store = on(&disk);
+        let (from, by) = (Holder::from_text("first"), Holder::from_text("second"));
+        let orphans = store.take_over(&from, &by, 9).await.unwrap();
+        let ids: Vec<TaskId> = orphans.iter().map(|orphan| orphan.task.id).collect();
+        assert_eq!(ids, [running.id, task.id][..usage.kept]);
+    }
+    assert!(refusals >= 2, "both syncs of a commit");
+}
+
+/// The disk stays away just after the file has the task: it is removed as soon as the disk is back, before anything else.
+#[tokio::test]
+async fn a_task_in_doubt_is_removed_when_the_disk_is_back() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    create(&store).await.unwrap();
+    let task = new_task();
+    disk.fail_sync_after(1);
+    disk.stay_away();
+    assert!(matches!(store.create(task.clone(), None, &AMPLE).await, Err(StoreError::Unavailable(_))));
+    disk.mend();
+    assert!(on(&disk.copy()).read(&task.owner, task.id).await.unwrap().is_some(), "the case is another one");
+    drop(store);
+    assert!(on(&disk).read(&task.owner, task.id).await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn many_share_one_wait_for_the_disk() {
     let disk = FakeDisk::default();
