@@ -14,6 +14,7 @@ use super::halt::Halt;
 use super::sessions::forget_ended;
 use super::tables::{Row, Tables, Told, length, may_run, readable, tenant_key};
 use crate::clock::Timestamp;
+use crate::task::codec::encode;
 use crate::task::state::State;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -55,6 +56,12 @@ pub(super) trait Change: Send + 'static {
 
     /// Does it.
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Self::Done, Halt>;
+
+    /// Does it after a transaction that was said to have failed, in which it was done like this. All of that may be in the
+    /// file nevertheless, and then it is not to be taken for somebody else's doing.
+    fn again(&self, tables: &mut Tables<'_>, _before: Self::Done) -> Result<Self::Done, Halt> {
+        self.apply(tables)
+    }
 }
 
 /// A task that was made.
@@ -201,6 +208,21 @@ impl Change for Replace {
         let is_note = self.outcome.is_none() && before.state == after.state;
         Ok((after, if is_note { Due::Seen } else { Due::Now }))
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Self::Done) -> Result<Self::Done, Halt> {
+        let (task, _) = before;
+        if !is_in_file(tables, &task)? {
+            return self.apply(tables);
+        }
+        tables.told.push(Told::Changed(Arc::clone(&task)));
+        // Another wait for the disk: the last one has failed.
+        Ok((task, Due::Now))
+    }
+}
+
+/// Whether the record is in the file exactly like this.
+fn is_in_file(tables: &Tables<'_>, task: &Task) -> Result<bool, Halt> {
+    Ok(tables.find(&task.owner, task.id)?.is_some_and(|(_, found)| encode(&found) == encode(task)))
 }
 
 /// See [`super::super::Store::purge`].
@@ -229,6 +251,19 @@ impl Change for Purge {
         forget_ended(tables, self.now, self.at_most)?;
         let next = tables.expiries.first()?.map(|(key, _)| Timestamp::from_millis(key.value().0));
         Ok(Purged { tasks, next })
+    }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Purged) -> Result<Purged, Halt> {
+        let mut tasks = Vec::with_capacity(before.tasks.len());
+        for task in before.tasks {
+            if !tables.is_taken(&task.owner, task.id)? {
+                tables.told.push(Told::Gone(task.id));
+                tasks.push(task);
+            }
+        }
+        let purged = self.apply(tables)?;
+        tasks.extend(purged.tasks);
+        Ok(Purged { tasks, next: purged.next })
     }
 }
 
@@ -328,6 +363,11 @@ impl Change for TakeOver {
         }
         Ok(orphans)
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+        let taken = taken_before(tables, before)?;
+        if taken.is_empty() { self.apply(tables) } else { Ok(taken) }
+    }
 }
 
 /// See [`super::super::Store::take_strays`].
@@ -353,6 +393,23 @@ impl Change for TakeStrays {
         }
         Ok(orphans)
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+        let taken = taken_before(tables, before)?;
+        if taken.is_empty() { self.apply(tables) } else { Ok(taken) }
+    }
+}
+
+/// Those that are their new holder's already. Nobody else would ever know.
+fn taken_before(tables: &mut Tables<'_>, orphans: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+    let mut taken = Vec::with_capacity(orphans.len());
+    for orphan in orphans {
+        if is_in_file(tables, &orphan.task)? {
+            tables.told.push(Told::Changed(Arc::clone(&orphan.task)));
+            taken.push(orphan);
+        }
+    }
+    Ok(taken)
 }
 
 fn hand_over(tables: &mut Tables<'_>, row: Row, before: Task, by: &Holder) -> Result<Orphan, Halt> {

@@ -140,7 +140,11 @@ impl<C: Change> Request for Pending<C> {
     }
 
     fn apply(&mut self, tables: &mut Tables<'_>) -> Result<Due, Box<redb::Error>> {
-        let (done, due) = match self.change.apply(tables) {
+        let done = match self.done.take() {
+            Some(Ok(before)) => self.change.again(tables, before),
+            Some(Err(_)) | None => self.change.apply(tables),
+        };
+        let (done, due) = match done {
             Ok(done) => {
                 let due = C::due(&done);
                 (Ok(done), due)
@@ -273,6 +277,7 @@ impl Writing {
                 tracing::error!(error = &error as &dyn std::error::Error, "the store could not be opened again");
                 break;
             }
+            self.shared.opened_again();
         }
         // Those that were new are still among them when the file could not be opened again.
         self.doubtful.extend(batch.iter().filter_map(|request| request.made()));
