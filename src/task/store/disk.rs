@@ -57,6 +57,15 @@ impl Shared {
     fn note_bytes(&self, more: i64) {
         self.bytes.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
     }
+
+    /// After a failure: what failed may be in the file, and what readers saw already may not.
+    fn opened_again(&self) {
+        // Where that can't be read, it is a number for metrics, and read after the next failure.
+        if let Ok(bytes) = self.file.read_blocking(reads::bytes) {
+            self.bytes.store(bytes, Ordering::Relaxed);
+        }
+        lock(&self.watched).wake_all();
+    }
 }
 
 impl DiskStore {
@@ -195,7 +204,8 @@ impl Store for DiskStore {
         self.writer.change(TakeStrays { by: by.clone(), strays: own }).await
     }
 
-    /// Whoever asks is told, or the file is opened again.
+    /// Whoever asks is told, or the file is opened again: then what was refused and is in it nevertheless is removed, what was
+    /// done is told, and who waits looks again.
     fn lost_words(&self) -> u64 {
         0
     }

@@ -61,6 +61,11 @@ impl Watched {
         }
     }
 
+    /// Wakes everybody to look again: something may have changed that nobody was able to announce.
+    pub(super) fn wake_all(&self) {
+        self.0.values().for_each(|versions| versions.send_modify(|_| {}));
+    }
+
     /// Nothing will be announced any more.
     pub(super) fn close(&mut self, id: TaskId) {
         self.0.remove(&id);

@@ -14,6 +14,7 @@ use super::halt::Halt;
 use super::sessions::forget_ended;
 use super::tables::{Row, Tables, Told, length, may_run, readable, tenant_key};
 use crate::clock::Timestamp;
+use crate::task::codec::encode;
 use crate::task::state::State;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -48,8 +49,35 @@ pub(super) trait Change: Send + 'static {
         0
     }
 
+    /// The task that was made, which is not to be there when the change is refused after all.
+    fn made(_: &Self::Done) -> Option<Made> {
+        None
+    }
+
     /// Does it.
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Self::Done, Halt>;
+
+    /// Does it after a transaction that was said to have failed, in which it was done like this. All of that may be in the
+    /// file nevertheless, and then it is not to be taken for somebody else's doing.
+    fn again(&self, tables: &mut Tables<'_>, _before: Self::Done) -> Result<Self::Done, Halt> {
+        self.apply(tables)
+    }
+}
+
+/// A task that was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) owner: Arc<Owner>,
+    pub(super) id: TaskId,
+}
+
+impl Made {
+    /// Removes it where it is in the file; says whether it was.
+    pub(super) fn take_back(&self, tables: &mut Tables<'_>) -> Result<bool, Halt> {
+        let Some((row, task)) = tables.find(&self.owner, self.id)? else { return Ok(false) };
+        forget(tables, row, &task)?;
+        Ok(true)
+    }
 }
 
 /// See [`super::super::Store::create`].
@@ -76,6 +104,10 @@ impl Change for Create {
 
     fn bytes(&self) -> usize {
         self.draft.as_ref().map_or(0, |draft| draft.len())
+    }
+
+    fn made(task: &Arc<Task>) -> Option<Made> {
+        Some(Made { owner: Arc::clone(&task.owner), id: task.id })
     }
 
     fn apply(&self, tables: &mut Tables<'_>) -> Result<Arc<Task>, Halt> {
@@ -176,6 +208,21 @@ impl Change for Replace {
         let is_note = self.outcome.is_none() && before.state == after.state;
         Ok((after, if is_note { Due::Seen } else { Due::Now }))
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Self::Done) -> Result<Self::Done, Halt> {
+        let (task, _) = before;
+        if !is_in_file(tables, &task)? {
+            return self.apply(tables);
+        }
+        tables.told.push(Told::Changed(Arc::clone(&task)));
+        // Another wait for the disk: the last one has failed.
+        Ok((task, Due::Now))
+    }
+}
+
+/// Whether the record is in the file exactly like this.
+fn is_in_file(tables: &Tables<'_>, task: &Task) -> Result<bool, Halt> {
+    Ok(tables.find(&task.owner, task.id)?.is_some_and(|(_, found)| encode(&found) == encode(task)))
 }
 
 /// See [`super::super::Store::purge`].
@@ -198,24 +245,42 @@ impl Change for Purge {
                 tables.remove_unreadable(row, expiry)?;
                 continue;
             };
-            let tenant = tenant_key(&task.owner.tenant);
-            let outcome = tables.outcomes.get(row)?;
-            let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
-            let before = tables.counters(&tenant)?;
-            let mut counters = before;
-            counters.leave(&task);
-            counters.usage.kept = counters.usage.kept.saturating_sub(1);
-            counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
-            tables.remove(row, &task)?;
-            tables.told.push(Told::Gone(task.id));
-            tables.promote(&tenant, &mut counters)?;
-            tables.count(&tenant, before, counters)?;
+            forget(tables, row, &task)?;
             tasks.push(Arc::new(task));
         }
         forget_ended(tables, self.now, self.at_most)?;
         let next = tables.expiries.first()?.map(|(key, _)| Timestamp::from_millis(key.value().0));
         Ok(Purged { tasks, next })
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Purged) -> Result<Purged, Halt> {
+        let mut tasks = Vec::with_capacity(before.tasks.len());
+        for task in before.tasks {
+            if !tables.is_taken(&task.owner, task.id)? {
+                tables.told.push(Told::Gone(task.id));
+                tasks.push(task);
+            }
+        }
+        let purged = self.apply(tables)?;
+        tasks.extend(purged.tasks);
+        Ok(Purged { tasks, next: purged.next })
+    }
+}
+
+/// Removes a task with all that belongs to it, and gives its place to who waits.
+fn forget(tables: &mut Tables<'_>, row: Row, task: &Task) -> Result<(), Halt> {
+    let tenant = tenant_key(&task.owner.tenant);
+    let outcome = tables.outcomes.get(row)?;
+    let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
+    let before = tables.counters(&tenant)?;
+    let mut counters = before;
+    counters.leave(task);
+    counters.usage.kept = counters.usage.kept.saturating_sub(1);
+    counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
+    tables.remove(row, task)?;
+    tables.told.push(Told::Gone(task.id));
+    tables.promote(&tenant, &mut counters)?;
+    tables.count(&tenant, before, counters)
 }
 
 /// See [`super::super::Store::note_read`].
@@ -298,6 +363,11 @@ impl Change for TakeOver {
         }
         Ok(orphans)
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+        let taken = taken_before(tables, before)?;
+        if taken.is_empty() { self.apply(tables) } else { Ok(taken) }
+    }
 }
 
 /// See [`super::super::Store::take_strays`].
@@ -323,6 +393,23 @@ impl Change for TakeStrays {
         }
         Ok(orphans)
     }
+
+    fn again(&self, tables: &mut Tables<'_>, before: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+        let taken = taken_before(tables, before)?;
+        if taken.is_empty() { self.apply(tables) } else { Ok(taken) }
+    }
+}
+
+/// Those that are their new holder's already. Nobody else would ever know.
+fn taken_before(tables: &mut Tables<'_>, orphans: Vec<Orphan>) -> Result<Vec<Orphan>, Halt> {
+    let mut taken = Vec::with_capacity(orphans.len());
+    for orphan in orphans {
+        if is_in_file(tables, &orphan.task)? {
+            tables.told.push(Told::Changed(Arc::clone(&orphan.task)));
+            taken.push(orphan);
+        }
+    }
+    Ok(taken)
 }
 
 fn hand_over(tables: &mut Tables<'_>, row: Row, before: Task, by: &Holder) -> Result<Orphan, Halt> {

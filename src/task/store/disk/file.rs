@@ -112,6 +112,10 @@ impl fmt::Debug for File {
 impl File {
     /// Opens the store in a folder, which is made where there is none, for this user alone.
     pub(super) fn open(folder: &Path) -> Result<Self, OpenError> {
+        or_damaged(folder, || Self::open_in(folder))
+    }
+
+    fn open_in(folder: &Path) -> Result<Self, OpenError> {
         let in_folder = |error| OpenError::Folder(folder.to_owned(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(in_folder)?;
         let path = folder.join(NAME);
@@ -128,11 +132,16 @@ impl File {
             // To open a file for writing is to write into it. After a crash there is no other way.
             format::check(format::version(&database).unwrap_or_default(), folder)?;
         }
-        Self::on(folder.to_owned(), Box::new(Disk { path }))
+        Self::open_on(folder.to_owned(), Box::new(Disk { path }))
     }
 
     /// The same on any medium.
+    #[cfg(test)]
     pub(super) fn on(folder: PathBuf, medium: Box<dyn Medium>) -> Result<Self, OpenError> {
+        or_damaged(&folder.clone(), || Self::open_on(folder, medium))
+    }
+
+    fn open_on(folder: PathBuf, medium: Box<dyn Medium>) -> Result<Self, OpenError> {
         let path = folder.join(NAME);
         let mut database = open(&*medium).map_err(|error| opened(error, &folder))?;
         format::bring_up_to_date(&database, &folder)?;
@@ -246,6 +255,12 @@ fn make(folder: &Path, path: &Path) -> Result<(), OpenError> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)
 }
 
+/// Opens, all of it: a file that somebody has written into can make the library panic wherever it looks.
+fn or_damaged<T>(folder: &Path, open: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    catch_unwind(AssertUnwindSafe(open))
+        .unwrap_or_else(|_| Err(OpenError::Damaged(folder.join(NAME), "it made no sense".into())))
+}
+
 fn closed() -> redb::Error {
     redb::Error::DatabaseClosed
 }
@@ -256,7 +271,7 @@ fn open(medium: &dyn Medium) -> Result<Database, DatabaseError> {
     builder.set_repair_callback(|session| {
         tracing::warn!(progress = session.progress(), "the store was not closed well and is looked through");
     });
-    // A file that somebody has written into can make the library panic.
+    // The same when it is opened again, and while it is made: there it is an error as others.
     catch_unwind(AssertUnwindSafe(|| medium.open(&builder)))
         .unwrap_or_else(|_| Err(StorageError::Corrupted("it made no sense".to_owned()).into()))
 }

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::changes::{Change, Due};
+use super::changes::{Change, Due, Made};
 use super::halt::Halt;
 use super::tables::{Tables, Told};
 use super::{Shared, lock};
@@ -65,8 +65,16 @@ impl Writer {
         let log = tracing::dispatcher::get_default(Clone::clone);
         let thread = std::thread::Builder::new().name("taskgate-store".to_owned()).spawn(move || {
             let _log = tracing::dispatcher::set_default(&log);
-            let writing =
-                Writing { shared, waiting, open: None, lazy: 0, lazy_since: None, refused_until: None, room: None };
+            let writing = Writing {
+                shared,
+                waiting,
+                open: None,
+                lazy: 0,
+                lazy_since: None,
+                refused_until: None,
+                room: None,
+                doubtful: Vec::new(),
+            };
             writing.run();
         })?;
         let room = Arc::new(Semaphore::new(WAITING));
@@ -110,6 +118,8 @@ trait Request: Send {
     fn bytes(&self) -> usize;
     /// Does it; says how soon it has to be in the file. Fails only where the transaction is void.
     fn apply(&mut self, tables: &mut Tables<'_>) -> Result<Due, Box<redb::Error>>;
+    /// The task that it made when it was done last.
+    fn made(&self) -> Option<Made>;
     /// Gives the answer: its own, or why everything came to nothing.
     fn answer(self: Box<Self>, lost: Option<&'static str>);
 }
@@ -130,7 +140,11 @@ impl<C: Change> Request for Pending<C> {
     }
 
     fn apply(&mut self, tables: &mut Tables<'_>) -> Result<Due, Box<redb::Error>> {
-        let (done, due) = match self.change.apply(tables) {
+        let done = match self.done.take() {
+            Some(Ok(before)) => self.change.again(tables, before),
+            Some(Err(_)) | None => self.change.apply(tables),
+        };
+        let (done, due) = match done {
             Ok(done) => {
                 let due = C::due(&done);
                 (Ok(done), due)
@@ -140,6 +154,10 @@ impl<C: Change> Request for Pending<C> {
         };
         self.done = Some(done);
         Ok(due)
+    }
+
+    fn made(&self) -> Option<Made> {
+        self.done.as_ref()?.as_ref().ok().and_then(C::made)
     }
 
     fn answer(self: Box<Self>, lost: Option<&'static str>) {
@@ -181,12 +199,18 @@ struct Writing {
     refused_until: Option<Instant>,
     /// When the disk was last looked at, and whether it has room.
     room: Option<(Instant, bool)>,
+    /// Tasks whose creation is refused and that may be in the file: where only the last wait for the disk has failed, all of
+    /// the transaction is there. They are removed before anything else is done, or the next start would send their calls.
+    doubtful: Vec<Made>,
 }
 
 impl Writing {
     fn run(mut self) {
         while let Some(batch) = self.next_batch() {
             self.work(batch);
+        }
+        if !self.doubtful.is_empty() {
+            self.work(Vec::new());
         }
         if self.lazy > 0
             && let Err(error) = self.attempt(&mut [], Due::Now)
@@ -196,11 +220,15 @@ impl Writing {
         self.shared.file.close();
     }
 
-    /// All that wait; none of them when notes have waited long enough. `None`: nobody is left to ask.
+    /// All that wait; none of them when notes, or tasks in doubt, have waited long enough. `None`: nobody is left to ask.
     fn next_batch(&mut self) -> Option<Vec<Box<dyn Request>>> {
-        let first = match self.lazy_since {
+        let patience = match self.lazy_since {
+            Some(since) => Some(LAZY.saturating_sub(since.elapsed())),
+            None => (!self.doubtful.is_empty()).then_some(PAUSE),
+        };
+        let first = match patience {
             None => self.waiting.recv().ok()?,
-            Some(since) => match self.waiting.recv_timeout(LAZY.saturating_sub(since.elapsed())) {
+            Some(patience) => match self.waiting.recv_timeout(patience) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => return Some(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -216,16 +244,21 @@ impl Writing {
         Some(batch)
     }
 
-    /// Does a batch, and answers it. When the disk fails, what must go on is tried once more, and new tasks are refused.
+    /// Does a batch, and answers it. When the disk fails, what must go on is tried once more, and new tasks are refused: they
+    /// are told when they are certain not to be in the file, or that can't be had now.
     fn work(&mut self, mut batch: Vec<Box<dyn Request>>) {
+        let mut refused = Vec::new();
         if let Some(why) = self.reason_for_nothing_new() {
             batch = refuse(batch, why, |request| request.is_new());
         }
         for attempt in 0..2 {
             if attempt > 0 {
-                batch = refuse(batch, "the disk failed", |request| request.is_new());
-                if batch.is_empty() {
-                    return;
+                let (new, left): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| request.is_new());
+                self.doubtful.extend(new.iter().filter_map(|request| request.made()));
+                refused.extend(new);
+                batch = left;
+                if batch.is_empty() && self.doubtful.is_empty() {
+                    break;
                 }
             }
             let done = catch_unwind(AssertUnwindSafe(|| self.attempt(&mut batch, Due::Never)));
@@ -233,7 +266,8 @@ impl Writing {
                 done.unwrap_or_else(|_| Err(Box::new(redb::Error::Corrupted("a panic while writing".to_owned()))));
             let Err(error) = done else {
                 batch.into_iter().for_each(|request| request.answer(None));
-                return;
+                batch = Vec::new();
+                break;
             };
             tracing::error!(error = &*error as &dyn std::error::Error, "the store could not be written");
             (self.open, self.lazy, self.lazy_since) = (None, 0, None);
@@ -243,13 +277,17 @@ impl Writing {
                 tracing::error!(error = &error as &dyn std::error::Error, "the store could not be opened again");
                 break;
             }
+            self.shared.opened_again();
         }
-        batch.into_iter().for_each(|request| request.answer(Some("the disk failed")));
+        // Those that were new are still among them when the file could not be opened again.
+        self.doubtful.extend(batch.iter().filter_map(|request| request.made()));
+        refused.into_iter().chain(batch).for_each(|request| request.answer(Some("the disk failed")));
     }
 
     fn reason_for_nothing_new(&mut self) -> Option<&'static str> {
         let now = Instant::now();
-        if self.refused_until.is_some_and(|until| now < until) {
+        // With a task in doubt as well: each failure could leave more of them.
+        if self.refused_until.is_some_and(|until| now < until) || !self.doubtful.is_empty() {
             return Some("the disk failed a moment ago");
         }
         let has_room = match self.room {
@@ -273,6 +311,17 @@ impl Writing {
             None => (self.shared.file.begin_write()?, false),
         };
         let mut tables = Tables::open(&transaction, self.shared.clock.now())?;
+        for made in &self.doubtful {
+            match made.take_back(&mut tables) {
+                Ok(true) => due = Due::Now,
+                Ok(false) => {}
+                Err(Halt::Refused(error)) => {
+                    // Nobody can send its call either.
+                    tracing::error!(task = %made.id, %error, "a task whose creation was refused can't be removed");
+                }
+                Err(Halt::Broken(error)) => return Err(error),
+            }
+        }
         for request in batch.iter_mut() {
             let its = request.apply(&mut tables)?;
             self.lazy += usize::from(matches!(its, Due::Later | Due::Seen));
@@ -297,6 +346,7 @@ impl Writing {
             Due::Later | Due::Never if is_used => self.open = Some(transaction),
             Due::Later | Due::Never => transaction.abort().map_err(redb::Error::from)?,
         }
+        self.doubtful.clear();
         if self.lazy > 0 {
             self.lazy_since.get_or_insert_with(Instant::now);
         }

@@ -54,6 +54,10 @@ struct State {
     /// The sectors that take room.
     taken: BTreeMap<u64, ()>,
     syncs: u64,
+    /// After so many more syncs one fails, and what it was for may be there or not.
+    failing_sync: Option<u64>,
+    /// Nothing works any more when a sync has failed.
+    stays_away: bool,
     /// It says that it has synced, and has not.
     lies: bool,
 }
@@ -73,6 +77,16 @@ impl FakeDisk {
     /// The power goes after so many more operations.
     pub(super) fn cut_after(&self, operations: u64) {
         lock(&self.0).cut_after = Some(operations);
+    }
+
+    /// After so many more syncs one fails.
+    pub(super) fn fail_sync_after(&self, syncs: u64) {
+        lock(&self.0).failing_sync = Some(syncs);
+    }
+
+    /// With the sync that fails the power goes.
+    pub(super) fn stay_away(&self) {
+        lock(&self.0).stays_away = true;
     }
 
     /// It works again, with all that it had.
@@ -218,6 +232,15 @@ impl StorageBackend for FakeDisk {
         let mut state = lock(&self.0);
         state.step()?;
         state.syncs += 1;
+        match state.failing_sync {
+            Some(0) => {
+                state.failing_sync = None;
+                state.cut_after = state.stays_away.then_some(0);
+                return Err(std::io::Error::other("not synced"));
+            }
+            Some(left) => state.failing_sync = Some(left - 1),
+            None => {}
+        }
         if state.lies {
             return Ok(());
         }

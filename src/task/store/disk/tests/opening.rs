@@ -143,6 +143,26 @@ async fn what_is_no_store_is_not_touched() {
     drop(open(folder.path()).unwrap());
 }
 
+/// Whatever the library makes of it: the header says where everything is.
+#[tokio::test]
+async fn a_header_that_is_spoilt_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(NAME);
+    two_tasks(&open(folder.path()).unwrap()).await;
+    let whole = fs::read(&file).unwrap();
+    let mut panics = Vec::new();
+    for place in (0..64).flat_map(|byte| [(byte, 0), (byte, 6)]) {
+        let mut spoilt = whole.clone();
+        spoilt[place.0] ^= 1 << place.1;
+        fs::write(&file, spoilt).unwrap();
+        let opened = catch_unwind(|| open(folder.path()).map(drop));
+        if opened.is_err() {
+            panics.push(place);
+        }
+    }
+    assert!(panics.is_empty(), "{panics:?}");
+}
+
 #[test]
 fn a_folder_that_cannot_be_used_is_named() {
     let parent = tempfile::tempdir().unwrap();

@@ -80,6 +80,90 @@ async fn a_disk_that_was_away_is_used_again() {
     until_creates(&store, true).await;
 }
 
+/// The last sync of a commit comes after all of it was written: who opens the file again finds it done.
+#[tokio::test]
+async fn a_task_whose_creation_was_refused_is_not_in_the_file() {
+    let limits = Limits { running_tasks: 1, ..AMPLE };
+    let mut refusals = 0;
+    for syncs in 0..4 {
+        let disk = FakeDisk::default();
+        let store = on(&disk);
+        let running = store.create(new_task(), None, &limits).await.unwrap();
+        let task = new_task();
+        disk.fail_sync_after(syncs);
+        let is_refused = store.create(task.clone(), Some("draft".into()), &limits).await.is_err();
+        refusals += u32::from(is_refused);
+        let is_kept = store.read(&task.owner, task.id).await.unwrap().is_some();
+        assert_eq!((is_kept, is_refused), (!is_refused, is_refused), "after {syncs} syncs");
+        let usage = Usage { running: 1, queued: usize::from(is_kept), kept: 1 + usize::from(is_kept), kept_bytes: 0 };
+        assert_eq!(store.usage("acme").await.unwrap(), usage);
+        drop(store);
+        let store = on(&disk);
+        let (from, by) = (Holder::from_text("first"), Holder::from_text("second"));
+        let orphans = store.take_over(&from, &by, 9).await.unwrap();
+        let ids: Vec<TaskId> = orphans.iter().map(|orphan| orphan.task.id).collect();
+        assert_eq!(ids, [running.id, task.id][..usage.kept]);
+    }
+    assert!(refusals >= 2, "both syncs of a commit");
+}
+
+/// The disk stays away just after the file has the task: it is removed as soon as the disk is back, before anything else.
+#[tokio::test]
+async fn a_task_in_doubt_is_removed_when_the_disk_is_back() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    create(&store).await.unwrap();
+    let task = new_task();
+    disk.fail_sync_after(1);
+    disk.stay_away();
+    assert!(matches!(store.create(task.clone(), None, &AMPLE).await, Err(StoreError::Unavailable(_))));
+    disk.mend();
+    assert!(on(&disk.copy()).read(&task.owner, task.id).await.unwrap().is_some(), "the case is another one");
+    drop(store);
+    assert!(on(&disk).read(&task.owner, task.id).await.unwrap().is_none());
+}
+
+/// Where the last sync of a commit fails, the second try finds its own doing in the file.
+#[tokio::test]
+async fn what_is_done_at_the_second_try_is_told() {
+    for syncs in 0..4 {
+        let disk = FakeDisk::default();
+        let store = on(&disk);
+        let (one, two) = (create(&store).await.unwrap(), create(&store).await.unwrap());
+        let mut watch = store.watch(&one.owner, one.id).await.unwrap().unwrap();
+        disk.fail_sync_after(syncs);
+        let outcome = Some(Outcome::Result("1".into()));
+        let after = store.replace(ended(&one), outcome.clone()).await.unwrap();
+        let waits = async { while watch.changed().await {} };
+        tokio::time::timeout(Duration::from_secs(60), waits).await.unwrap();
+        assert_eq!(all_of(&store.read(&one.owner, one.id).await.unwrap().unwrap()), all_of(&after));
+        assert_eq!(store.outcome(&one.owner, one.id).await.unwrap(), outcome);
+        assert_eq!(store.bytes(), store.usage("acme").await.unwrap().kept_bytes);
+        disk.fail_sync_after(syncs);
+        let (from, by) = (Holder::from_text("first"), Holder::from_text("second"));
+        let orphans = store.take_over(&from, &by, 9).await.unwrap();
+        assert_eq!(orphans.iter().map(|orphan| (orphan.task.id, orphan.task.epoch)).collect::<Vec<_>>(), [(two.id, 2)]);
+        disk.fail_sync_after(syncs);
+        let purged = store.purge(one.expires_at().max(two.expires_at()), 9).await.unwrap();
+        assert_eq!(purged.tasks.len(), 2, "after {syncs} syncs");
+        assert_eq!((store.usage("acme").await.unwrap(), store.bytes()), (Usage::default(), 0));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_looks_again_when_the_file_was_opened_again() {
+    let disk = FakeDisk::default();
+    let store = on(&disk);
+    let task = create(&store).await.unwrap();
+    let mut watch = store.watch(&task.owner, task.id).await.unwrap().unwrap();
+    disk.fail_sync_after(1);
+    disk.stay_away();
+    assert!(matches!(store.replace(ended(&task), None).await, Err(StoreError::Unavailable(_))));
+    disk.mend();
+    assert!(store.read(&task.owner, task.id).await.unwrap().unwrap().state.is_ended());
+    tokio::time::timeout(Duration::from_secs(60), watch.changed()).await.unwrap();
+}
+
 #[tokio::test]
 async fn many_share_one_wait_for_the_disk() {
     let disk = FakeDisk::default();
