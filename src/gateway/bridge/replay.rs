@@ -227,8 +227,10 @@ impl Kept {
         self.unread = self.events.iter().skip(first).map(|entry| entry.event.len()).sum();
     }
 
+    /// Not one that a connection is about to take: those are bounded by [`Replay::room`].
     fn forget_oldest_notice(&mut self) -> bool {
-        let place = self.events.iter().position(|entry| entry.kind == Kind::Notice);
+        let is_past = |entry: &Entry| !self.is_read || entry.number <= self.position;
+        let place = self.events.iter().position(|entry| entry.kind == Kind::Notice && is_past(entry));
         let forgotten = place.and_then(|place| self.events.remove(place));
         let size = forgotten.as_ref().map_or(0, |entry| entry.event.len());
         self.bytes -= size;
@@ -422,6 +424,16 @@ mod tests {
         let all = rest(reader(&replay, 0)).await;
         assert!(all.starts_with("id: c.7.1\ndata: asked\n\n") && all.ends_with("data: answer\n\n"));
         assert!(all.contains("id: c.7.11\n") && !all.contains("id: c.7.2\n"));
+    }
+
+    #[tokio::test]
+    async fn what_a_connection_is_about_to_take_stays_beside_a_large_answer() {
+        let replay = Replay::new(1);
+        let reader = reader(&replay, 0);
+        replay.notice(b"first");
+        replay.end(&vec![b'x'; KEPT_BYTES + 1], b"too large");
+        let read = rest(reader).await;
+        assert!(read.contains("data: first\n") && read.contains("xxx"), "{}", read.len());
     }
 
     #[tokio::test]
