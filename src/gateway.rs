@@ -323,30 +323,34 @@ impl Gateway {
     pub async fn post(self: &Arc<Self>, call: &mut Call, asked: &mut Asked) -> Result<Answer, Rejection> {
         call.note_subject();
         let body = std::mem::take(&mut call.body);
-        match Message::parse_with_id(&body) {
-            Ok(message) => self.message(call, &body, message, asked).await,
-            Err(Defect::Batch) if call.version.is_modern() => Err(Kind::Malformed(Defect::Batch).into()),
+        let mut params = None;
+        match params::read_message(&body, &mut params) {
+            Ok((message, id_text)) => self.message(call, &body, (message, id_text, &mut params), asked).await,
             // Rare and large: every request would have room for it.
-            Err(Defect::Batch) => Box::pin(self.batch(call, &body)).await,
-            Err(defect) => Err(Kind::Malformed(defect).into()),
+            Err(defect) => Box::pin(self.no_message(call, &body, defect)).await,
         }
     }
 
-    async fn message(
+    /// Answers what is no message by itself.
+    async fn no_message(self: &Arc<Self>, call: &mut Call, body: &Bytes, defect: Defect) -> Result<Answer, Rejection> {
+        match defect {
+            Defect::Batch if !call.version.is_modern() => self.batch(call, body).await,
+            defect => Err(Kind::Malformed(defect).into()),
+        }
+    }
+
+    async fn message<'a>(
         self: &Arc<Self>,
         call: &mut Call,
         body: &Bytes,
-        (message, id_text): (Message<'_>, Option<&str>),
+        (message, id_text, read): (Message<'a>, Option<&str>, &mut Option<Params<'a>>),
         asked: &mut Asked,
     ) -> Result<Answer, Rejection> {
         match message {
             Message::Request { id, method, params } => {
                 let (method, name) = (Method::parse(&method), method);
                 *asked = Asked::Method(method);
-                let params = match params {
-                    Some(params) => Params::read(params).map_err(|defect| Kind::Malformed(defect).answering(&id))?,
-                    None => Params::default(),
-                };
+                let params = Params::of(params, read).map_err(|defect| Kind::Malformed(defect).answering(&id))?;
                 let request = Request { id, id_text: id_text.unwrap_or_default(), name, method, params, body };
                 let answered = self.request(call, &request).await;
                 answered.map_err(|kind| match kind {
@@ -358,8 +362,8 @@ impl Gateway {
                 let method = Method::parse(&method);
                 *asked = Asked::Method(method);
                 self.rates.check_request(&call.caller.principal.tenant).map_err(over("requests"))?;
-                let claims = params.map_or_else(Params::default, |params| Params::read(params).unwrap_or_default());
-                if ladder::of_notification(&claims, &call.version) == Era::Modern {
+                let claims = Params::of(params, read);
+                if ladder::of_notification(claims.unwrap_or(&Params::default()), &call.version) == Era::Modern {
                     // None is defined for clients on HTTP. A cancel above all is not obeyed: its id is anybody's guess.
                     return Ok(Answer::Accepted);
                 }
@@ -575,7 +579,7 @@ struct Request<'a> {
     /// The method as it is written.
     name: Cow<'a, str>,
     method: Method,
-    params: Params<'a>,
+    params: &'a Params<'a>,
     body: &'a Bytes,
 }
 

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 pub use error::{Defect, ErrorObject, code};
 pub use object::{Object, raw_string, string_value};
-pub use scan::{Raw, members, present};
+pub use scan::{Raw, members, members_along, present};
 
 /// The longest request id that is accepted, in bytes of its JSON text.
 pub const MAX_ID_BYTES: usize = 1024;
@@ -136,6 +136,17 @@ pub enum Message<'a> {
     },
 }
 
+/// A message that was read.
+#[derive(Debug)]
+pub struct Parsed<'a> {
+    /// The message.
+    pub message: Message<'a>,
+    /// The text of its id where it stands, for [`spliced`].
+    pub id_text: Option<&'a str>,
+    /// All members along the path were given out. Otherwise those that were mean nothing.
+    pub is_along: bool,
+}
+
 /// The payload of a response.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
@@ -160,6 +171,19 @@ impl<'a> Message<'a> {
     /// # Errors
     /// As [`Message::parse`].
     pub fn parse_with_id(bytes: &'a [u8]) -> Result<(Self, Option<&'a str>), Defect> {
+        let Parsed { message, id_text, .. } = Self::parse_along(bytes, &[], |_, _, _| true)?;
+        Ok((message, id_text))
+    }
+
+    /// The same, where `take` is given the members that [`members_along`] gives, but for those of the message itself.
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    pub fn parse_along(
+        bytes: &'a [u8],
+        path: &[&str],
+        take: impl FnMut(usize, &'a str, Raw<'a>) -> bool,
+    ) -> Result<Parsed<'a>, Defect> {
         match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => {}
             Some(b'[') => return Err(Defect::Batch),
@@ -171,9 +195,9 @@ impl<'a> Message<'a> {
                 });
             }
         }
-        let envelope = Envelope::read(bytes)?;
-        let id = envelope.id.map(Raw::get);
-        Ok((envelope.classify()?, id))
+        let (envelope, is_along) = Envelope::read(bytes, path, take)?;
+        let id_text = envelope.id.map(Raw::get);
+        Ok(Parsed { message: envelope.classify()?, id_text, is_along })
     }
 
     /// The method, unless this is a response.
@@ -235,18 +259,26 @@ struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    fn read(bytes: &'a [u8]) -> Result<Self, Defect> {
+    /// Reads a message, and says whether it gave out what stands along the path.
+    fn read(
+        bytes: &'a [u8],
+        path: &[&str],
+        take: impl FnMut(usize, &'a str, Raw<'a>) -> bool,
+    ) -> Result<(Self, bool), Defect> {
         // serde_json leaves members that it skips unchecked.
         let text = std::str::from_utf8(bytes).map_err(|error| Defect::Syntax(error.to_string()))?;
-        match Self::scan(text) {
-            Some(read) => Ok(read),
-            None => serde_json::from_str(text).map_err(|error| Defect::from_serde(&error)),
+        match Self::scan(text, path, take) {
+            Some(read) => Ok((read, true)),
+            None => Ok((serde_json::from_str(text).map_err(|error| Defect::from_serde(&error))?, false)),
         }
     }
 
-    fn scan(text: &'a str) -> Option<Self> {
+    fn scan(text: &'a str, path: &[&str], mut take: impl FnMut(usize, &'a str, Raw<'a>) -> bool) -> Option<Self> {
         let mut read = Self::default();
-        let is_whole = members(text, |name, value| {
+        let is_whole = members_along(text, path, |depth, name, value| {
+            if depth > 0 {
+                return take(depth, name, value);
+            }
             let member = match name {
                 "jsonrpc" => &mut read.jsonrpc,
                 "id" => &mut read.id,

@@ -141,7 +141,7 @@ impl Guard {
         for name in [SEAL, PEER, TO] {
             parts.headers.remove(name);
         }
-        let mut response = endpoints.respond(parts, Arrival::Passed(body), peer).await;
+        let mut response = endpoints.respond(&mut parts, Arrival::Passed(body), peer).await;
         response.headers_mut().insert(TAKEN, YES);
         response
     }

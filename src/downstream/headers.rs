@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use ::http::{HeaderMap, Version};
 
-use crate::gateway::call::{Accept, VersionHeader};
+use crate::gateway::call::{Accept, Repeated, VersionHeader, only};
 use crate::mcp::version::ProtocolVersion;
 
 /// The session's id (2025-11-25 transports, "Session Management").
@@ -15,32 +15,23 @@ pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-v
 /// The event after which a stream is resumed.
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// A field that is given more than once where one is meant: two readers could take different ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Repeated;
-
 /// The one value of a field; text that is not ASCII matches nothing that was ever given out, and comes back as such.
 ///
 /// # Errors
 /// [`Repeated`]
 pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Repeated> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        // The lossy reading is the slower one.
-        (Some(value), None) => Ok(Some(match std::str::from_utf8(value.as_bytes()) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => String::from_utf8_lossy(value.as_bytes()),
-        })),
-        (Some(_), Some(_)) => Err(Repeated),
-    }
+    // The lossy reading is the slower one.
+    Ok(only(headers, name)?.map(|value| match std::str::from_utf8(value.as_bytes()) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(value.as_bytes()),
+    }))
 }
 
 /// RFC 9112, 3.2: a request of HTTP/1.1 has one `Host`. Which of two another reader takes, nobody knows.
 #[must_use]
 pub fn has_one_host(version: Version, headers: &HeaderMap) -> bool {
     let least = usize::from(version == Version::HTTP_11);
-    (least..=1).contains(&headers.get_all(HOST).iter().count())
+    only(headers, &HOST).is_ok_and(|host| usize::from(host.is_some()) >= least)
 }
 
 /// What the version header says. A repeated one names no version.
@@ -112,15 +103,17 @@ fn is_zero_weight(parameter: &str) -> bool {
 /// Whether the body is JSON as it stands: of that type, and not compressed.
 #[must_use]
 pub fn is_json(headers: &HeaderMap) -> bool {
-    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
-    let is_identity = encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let is_identity = !headers.contains_key(CONTENT_ENCODING)
+        || headers
+            .get_all(CONTENT_ENCODING)
+            .iter()
+            .all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
     let is_json = |value: &HeaderValue| {
         let essence = || value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
         value == "application/json" || essence().eq_ignore_ascii_case("application/json")
     };
-    let mut types = headers.get_all(CONTENT_TYPE).iter();
     // Of two, another reader could take the other one.
-    is_identity && types.next().is_some_and(is_json) && types.next().is_none()
+    is_identity && only(headers, &CONTENT_TYPE).is_ok_and(|content_type| content_type.is_some_and(is_json))
 }
 
 /// Room that is made at once for fields that are kept.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::auth::resource::Resource;
 use crate::auth::{Authenticator, Refused, Seen};
-use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
+use crate::gateway::call::{Accept, Answer, Call, Repeated, VersionHeader};
 use crate::gateway::homes::Asking;
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, is_of_access, named_in, reject_reason};
@@ -34,7 +34,7 @@ pub use super::answer::ResponseBody;
 use super::answer::{empty, json, response_of, text};
 use super::cors;
 use super::forwarded::Trusted;
-use super::headers::{self, LAST_EVENT_ID, Repeated, SESSION_ID};
+use super::headers::{self, LAST_EVENT_ID, SESSION_ID};
 use super::origin::{self, Foreign};
 use super::passing::Passing;
 use super::patience::{PAUSES, Patience};
@@ -133,18 +133,21 @@ impl Endpoints {
     ///
     /// # Errors
     /// Never: every failure is an answer.
-    pub async fn handle(
+    pub fn handle(
         self: Arc<Self>,
         peer: IpAddr,
         request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
-        let (parts, body) = request.into_parts();
-        let peer = self.proxies.client(peer, &parts.headers);
-        Ok(self.respond(parts, Arrival::Direct(body), peer).await)
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
+        // Outside, so that the request has no place of its own beside its parts in what each connection keeps.
+        let (mut parts, body) = request.into_parts();
+        async move {
+            let peer = self.proxies.client(peer, &parts.headers);
+            Ok(self.respond(&mut parts, Arrival::Direct(body), peer).await)
+        }
     }
 
     /// Answers a request, for a client of that address.
-    pub(super) async fn respond(&self, mut parts: Parts, body: Arrival, peer: IpAddr) -> Response<ResponseBody> {
+    pub(super) async fn respond(&self, parts: &mut Parts, body: Arrival, peer: IpAddr) -> Response<ResponseBody> {
         let endpoint = self.routes.get(parts.uri.path());
         let route = endpoint.map(|endpoint| &endpoint.route);
         let metrics = route.map_or_else(|| self.metrics.route("other"), |route| &route.metrics);
@@ -155,7 +158,7 @@ impl Endpoints {
         }
         let page = parts.headers.get(ORIGIN).cloned();
         let mut caller = None;
-        let answered = self.answer((&mut parts, version, body, peer), endpoint, &mut timer.asked, &mut caller).await;
+        let answered = self.answer((parts, version, body, peer), endpoint, &mut timer.asked, &mut caller).await;
         let is_for_pages = !matches!(
             answered,
             Err(Refusal::Foreign(_) | Refusal::NoRoute | Refusal::Preflight(_) | Refusal::Document(_))
@@ -284,28 +287,34 @@ impl Endpoints {
             Refusal::Message(StatusCode::PAYLOAD_TOO_LARGE, RejectReason::TooLarge, "The body is too large");
         let announced = headers.get(::http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = announced.and_then(|length| length.parse::<u64>().ok()).unwrap_or(0);
-        let last = Instant::now() + self.patience.body * PAUSES;
         if announced > u64::try_from(self.max_body).unwrap_or(u64::MAX) {
             // One that asks beforehand has not begun to send.
             if !headers.contains_key(EXPECT) {
-                self.discard(body, last).await;
+                Box::pin(self.discard(body, Instant::now() + self.patience.body * PAUSES)).await;
             }
             return Err(too_large);
         }
         let mut first = Bytes::new();
         let mut all = Vec::new();
+        // Since the first time that there was something to wait for.
+        let mut last = None;
         loop {
-            let limit = last.min(Instant::now() + self.patience.body);
             // Most bodies are there with the head: they need no timer.
             let frame = match body.frame().now_or_never() {
                 Some(frame) => frame,
-                None => tokio::time::timeout_at(limit, body.frame()).await.map_err(|_| late_body())?,
+                None => {
+                    let now = Instant::now();
+                    let last = *last.get_or_insert_with(|| now + self.patience.body * PAUSES);
+                    let limit = last.min(now + self.patience.body);
+                    Box::pin(tokio::time::timeout_at(limit, body.frame())).await.map_err(|_| late_body())?
+                }
             };
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|_| Refusal::Gone)?.into_data() else { continue };
             if first.len() + all.len() + data.len() > self.max_body {
                 drop((first, all));
-                self.discard(body, last).await;
+                let last = last.unwrap_or_else(|| Instant::now() + self.patience.body * PAUSES);
+                Box::pin(self.discard(body, last)).await;
                 return Err(too_large);
             }
             if first.is_empty() && all.is_empty() {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ::http::header::{HOST, ORIGIN};
-use ::http::{HeaderMap, Uri};
+use ::http::{HeaderMap, HeaderValue, Uri};
 
 /// What is allowed.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +32,8 @@ impl Config {
     /// # Errors
     /// [`Foreign`]
     pub fn check(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Foreign> {
-        let mut origins = headers.get_all(ORIGIN).iter();
-        if !origins.all(|origin| origin.to_str().is_ok_and(|origin| self.allows_origin(origin))) {
+        let is_allowed = |origin: &HeaderValue| origin.to_str().is_ok_and(|origin| self.allows_origin(origin));
+        if headers.contains_key(ORIGIN) && !headers.get_all(ORIGIN).iter().all(is_allowed) {
             return Err(Foreign::Origin);
         }
         let mut hosts = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use futures_util::future::Either;
 use http::{Request, Version};
 use hyper::body::Incoming;
@@ -194,7 +195,7 @@ impl Door {
                 None => Either::Left(Arc::clone(&endpoints).handle(peer, request)),
                 Some(guard) => Either::Right(Arc::clone(guard).handle(Arc::clone(&endpoints), request)),
             };
-            async move { answering.await.map(|answer| answer.map(|body| watching.watch(body, is_watched))) }
+            answering.map_ok(move |answer| answer.map(|body| watching.watch(body, is_watched)))
         });
         async move {
             let serving = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));

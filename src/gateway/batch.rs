@@ -20,6 +20,7 @@ use crate::upstream::messages::Messages;
 
 use super::call::{Answer, Call};
 use super::counted::{is_of_access, named_in, reject_reason};
+use super::params;
 use super::rejection::{Kind, Rejection};
 use super::relay::EventStream;
 use super::{Gateway, Route};
@@ -146,12 +147,13 @@ impl Gateway {
     async fn post_member(self: &Arc<Self>, mut call: Call) -> Result<Answer, Rejection> {
         let body = std::mem::take(&mut call.body);
         let mut asked = Asked::Unread;
-        match Message::parse_with_id(&body) {
+        let mut params = None;
+        match params::read_message(&body, &mut params) {
             // 2025-03-26 lifecycle, "Initialization": never part of a batch.
             Ok((Message::Request { id, method, .. }, _)) if Method::parse(&method) == Method::Initialize => {
                 Err(Kind::Unusable("`initialize` can't be part of a batch").answering(&id))
             }
-            Ok(message) => self.message(&mut call, &body, message, &mut asked).await,
+            Ok((message, id_text)) => self.message(&mut call, &body, (message, id_text, &mut params), &mut asked).await,
             Err(defect) => Err(Kind::Malformed(defect).into()),
         }
     }

@@ -91,8 +91,9 @@ impl Gateway {
             return Box::pin(self.bridged_request(call, session, request, manner)).await;
         }
         let manner = Manner { passes_tasks: call.route.passes_tasks(&session), ..manner };
-        let plan = self.plan(call, &session, request, &manner);
-        let limit = (Instant::now() + self.keep_alive).min(plan.deadline);
+        let now = Instant::now();
+        let plan = self.plan(call, &session, request, &manner, now);
+        let limit = (now + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let flag = Arc::clone(&plan.cancelled);
         let needs = Needs {
@@ -131,7 +132,14 @@ impl Gateway {
         }
     }
 
-    fn plan(self: &Arc<Self>, call: &Call, session: &Arc<Session>, request: &Request<'_>, manner: &Manner) -> Plan {
+    fn plan(
+        self: &Arc<Self>,
+        call: &Call,
+        session: &Arc<Session>,
+        request: &Request<'_>,
+        manner: &Manner,
+        now: Instant,
+    ) -> Plan {
         let (version, upstream) = (session.terms.version, session.terms.upstream.version);
         let id = &request.id;
         // Without a session of its own a client shares the upstream's with all others (design: ids and tokens).
@@ -153,7 +161,7 @@ impl Gateway {
             rewrite: manner.rewrite.clone(),
             filters: manner.filters,
             keeps_complete: manner.keeps_complete || manner.rewrite.is_none(),
-            deadline: Instant::now() + deadline,
+            deadline: now + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,
             gateway: Arc::clone(self),

@@ -10,13 +10,13 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use crate::jsonrpc::string_value;
-use crate::mcp::envelope::{self, Envelope};
+use crate::mcp::envelope::Envelope;
 use crate::mcp::method::Method;
 use crate::mcp::mirror;
 use crate::mcp::version::ProtocolVersion;
 
 use super::Request;
-use super::call::{Call, VersionHeader};
+use super::call::{Call, Repeated, VersionHeader, only};
 use super::params::Params;
 use super::rejection::Kind;
 
@@ -42,7 +42,7 @@ pub(super) fn of_request(method: Method, params: &Params<'_>, header: &VersionHe
         // With its claims or without: the first rung names what is missing.
         return Ok(Era::Modern);
     }
-    let is_claimed = envelope::is_claimed(params.meta);
+    let is_claimed = params.is_claimed();
     match (method, is_claimed, header.is_modern()) {
         (Method::Initialize, true, false) if claims_legacy(params) => Ok(Era::Legacy),
         (_, true, _) => Ok(Era::Modern),
@@ -56,11 +56,11 @@ pub(super) fn of_request(method: Method, params: &Params<'_>, header: &VersionHe
 
 /// The era of a notification.
 pub(super) fn of_notification(params: &Params<'_>, header: &VersionHeader) -> Era {
-    if envelope::is_claimed(params.meta) || header.is_modern() { Era::Modern } else { Era::Legacy }
+    if params.is_claimed() || header.is_modern() { Era::Modern } else { Era::Legacy }
 }
 
 fn claims_legacy(params: &Params<'_>) -> bool {
-    Envelope::read(params.meta).is_ok_and(|envelope| ProtocolVersion::parse_legacy(&envelope.version).is_some())
+    params.envelope().is_ok_and(|envelope| ProtocolVersion::parse_legacy(&envelope.version).is_some())
 }
 
 /// Climbs the ladder up to the point where the method's own checks begin.
@@ -68,7 +68,7 @@ fn claims_legacy(params: &Params<'_>) -> bool {
 /// # Errors
 /// The first check that fails.
 pub(super) fn climb<'a>(call: &Call, request: &Request<'a>) -> Result<Envelope<'a>, Kind> {
-    let envelope = Envelope::read(request.params.meta).map_err(Kind::Envelope)?;
+    let envelope = request.params.envelope().map_err(Kind::Envelope)?;
     // Before the version is looked at: a header that says otherwise is the graver fault.
     match call.version.text() {
         None => return Err(mismatch("The MCP-Protocol-Version header is missing")),
@@ -109,7 +109,7 @@ pub(super) fn needs_task() -> Kind {
 
 /// `Mcp-Method` and `Mcp-Name` say what the body says (2026-07-28 transports, "Request headers").
 fn check_headers(headers: &HeaderMap, request: &Request<'_>) -> Result<(), Kind> {
-    match only(headers, &METHOD)? {
+    match mirrored(headers, &METHOD)? {
         None => return Err(mismatch("The Mcp-Method header is missing")),
         Some(method) if *method != *request.name => {
             return Err(mismatch("The Mcp-Method header and the request name different methods"));
@@ -123,7 +123,7 @@ fn check_headers(headers: &HeaderMap, request: &Request<'_>) -> Result<(), Kind>
         _ => request.params.task_id,
     };
     let named = named.and_then(|named| string_value(named.get()));
-    match (only(headers, &NAME)?, named) {
+    match (mirrored(headers, &NAME)?, named) {
         (Some(header), Some(named)) if *header == *named => Ok(()),
         // Clients in the field leave it out (FastMCP 4, Python SDK 2): nothing here depends on it.
         (None, _) if parameter == "taskId" => Ok(()),
@@ -134,17 +134,11 @@ fn check_headers(headers: &HeaderMap, request: &Request<'_>) -> Result<(), Kind>
     }
 }
 
-/// The one value of a mirrored header, decoded. Two readers of a repeated one could take different ones.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<Cow<'h, str>>, Kind> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => {
-            let unreadable = |error| mismatch(&format!("The {name} header {error}"));
-            mirror::decode(value.as_bytes()).map(Some).map_err(unreadable)
-        }
-        (Some(_), Some(_)) => Err(mismatch("A header that decides is given more than once")),
-    }
+/// The one value of a mirrored header, decoded.
+fn mirrored<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<Cow<'h, str>>, Kind> {
+    let value = only(headers, name).map_err(|Repeated| mismatch("A header that decides is given more than once"))?;
+    let unreadable = |error| mismatch(&format!("The {name} header {error}"));
+    value.map(|value| mirror::decode(value.as_bytes()).map_err(unreadable)).transpose()
 }
 
 fn mismatch(what: &str) -> Kind {

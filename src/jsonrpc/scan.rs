@@ -44,8 +44,14 @@ pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Raw<
 /// Gives each member of the object that a text is to `take`, as its name and its value, in order. `false` where `take`
 /// says so, and where the text has to be read otherwise.
 pub fn members<'a>(text: &'a str, mut take: impl FnMut(&'a str, Raw<'a>) -> bool) -> bool {
+    members_along(text, &[], |_, name, value| take(name, value))
+}
+
+/// The same, with the members of the objects that a path leads to: each with the number of objects that it stands in beside
+/// the first, and before the object that it stands in.
+pub fn members_along<'a>(text: &'a str, path: &[&str], mut take: impl FnMut(usize, &'a str, Raw<'a>) -> bool) -> bool {
     let mut scan = Scan { text, at: 0 };
-    scan.object(&mut take).is_some() && scan.blank().is_none()
+    scan.object(0, path, &mut take).is_some() && scan.blank().is_none()
 }
 
 struct Scan<'a> {
@@ -84,7 +90,12 @@ impl<'a> Scan<'a> {
         if byte == b',' { Some(true) } else { (byte == end).then_some(false) }
     }
 
-    fn object(&mut self, take: &mut impl FnMut(&'a str, Raw<'a>) -> bool) -> Option<()> {
+    fn object(
+        &mut self,
+        depth: usize,
+        path: &[&str],
+        take: &mut impl FnMut(usize, &'a str, Raw<'a>) -> bool,
+    ) -> Option<()> {
         self.take(b'{')?;
         if self.blank()? == b'}' {
             self.at += 1;
@@ -93,10 +104,13 @@ impl<'a> Scan<'a> {
         loop {
             let name = self.name()?;
             self.take(b':')?;
-            self.blank()?;
+            let first = self.blank()?;
             let start = self.at;
-            self.value(DEPTH)?;
-            if !take(name, Raw(self.text.get(start..self.at)?)) {
+            match path.split_first() {
+                Some((next, rest)) if name == *next && first == b'{' => self.object(depth + 1, rest, take)?,
+                _ => self.value(DEPTH)?,
+            }
+            if !take(depth, name, Raw(self.text.get(start..self.at)?)) {
                 return None;
             }
             if !self.goes_on(b'}')? {

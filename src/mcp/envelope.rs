@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use crate::jsonrpc::{self, Object, Raw, present, raw_string, string_value};
 
-use super::TASKS_EXTENSION;
 use super::capabilities::ClientCapabilities;
 use super::version::ProtocolVersion;
+use super::{RELATED_TASK, TASKS_EXTENSION};
 
 /// The key of the protocol version.
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -68,8 +68,10 @@ impl fmt::Display for Defect {
     }
 }
 
-#[derive(Default, Deserialize)]
-struct Claims<'a> {
+/// The members of `_meta` that decide, as they are written. A repeated one is refused: two readers could take different
+/// ones.
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+pub struct Claims<'a> {
     #[serde(borrow, default, rename = "io.modelcontextprotocol/protocolVersion", deserialize_with = "present")]
     version: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "io.modelcontextprotocol/clientCapabilities", deserialize_with = "present")]
@@ -80,6 +82,8 @@ struct Claims<'a> {
     log_level: Option<Raw<'a>>,
     #[serde(borrow, default, rename = "progressToken", deserialize_with = "present")]
     progress_token: Option<Raw<'a>>,
+    #[serde(borrow, default, rename = "io.modelcontextprotocol/related-task", deserialize_with = "present")]
+    related_task: Option<Raw<'a>>,
 }
 
 impl<'a> Claims<'a> {
@@ -89,18 +93,39 @@ impl<'a> Claims<'a> {
 
     fn scan(meta: &'a str) -> Option<Self> {
         let mut read = Self::default();
-        let is_whole = jsonrpc::members(meta, |name, value| {
-            let member = match name {
-                PROTOCOL_VERSION => &mut read.version,
-                CLIENT_CAPABILITIES => &mut read.capabilities,
-                CLIENT_INFO => &mut read.client_info,
-                LOG_LEVEL => &mut read.log_level,
-                "progressToken" => &mut read.progress_token,
-                _ => return true,
-            };
-            member.replace(value).is_none()
-        });
-        is_whole.then_some(read)
+        jsonrpc::members(meta, |name, value| read.take(name, value)).then_some(read)
+    }
+
+    /// Takes a member of `_meta`, whatever it is; `false` where it is a second one of its name.
+    pub fn take(&mut self, name: &str, value: Raw<'a>) -> bool {
+        let member = match name {
+            PROTOCOL_VERSION => &mut self.version,
+            CLIENT_CAPABILITIES => &mut self.capabilities,
+            CLIENT_INFO => &mut self.client_info,
+            LOG_LEVEL => &mut self.log_level,
+            RELATED_TASK => &mut self.related_task,
+            "progressToken" => &mut self.progress_token,
+            _ => return true,
+        };
+        member.replace(value).is_none()
+    }
+
+    /// Whether they claim a version, whatever it is: that they do selects the modern era.
+    #[must_use]
+    pub fn name_version(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// Whether a task is named to which the message belongs.
+    #[must_use]
+    pub fn name_task(&self) -> bool {
+        self.related_task.is_some()
+    }
+
+    /// The progress token as JSON text, where it stands.
+    #[must_use]
+    pub fn progress_token(&self) -> Option<&'a str> {
+        self.progress_token.map(Raw::get)
     }
 }
 
@@ -120,7 +145,14 @@ impl<'a> Envelope<'a> {
     /// [`Defect`]: a required claim is missing or of the wrong type.
     pub fn read(meta: Option<Raw<'a>>) -> Result<Self, Defect> {
         let Some(meta) = meta else { return Err(Defect::Missing(PROTOCOL_VERSION)) };
-        let claims = Claims::read(meta.get())?;
+        Self::of(&Claims::read(meta.get())?)
+    }
+
+    /// The claims of a request whose `_meta` is an object.
+    ///
+    /// # Errors
+    /// [`Defect`]: a required claim is missing or of the wrong type.
+    pub fn of(claims: &Claims<'a>) -> Result<Self, Defect> {
         let version = claims.version.ok_or(Defect::Missing(PROTOCOL_VERSION))?;
         let version = string_value(version.get()).ok_or(Defect::Malformed(PROTOCOL_VERSION))?;
         let capabilities = claims.capabilities.ok_or(Defect::Missing(CLIENT_CAPABILITIES))?.get();

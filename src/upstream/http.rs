@@ -31,7 +31,7 @@ use super::credentials::{Credentials, Refused};
 use super::messages::{Messages, collect};
 use super::{Body, Denied, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
 
-use wires::{Arriving, Wires};
+use wires::{Arriving, Sent, Wires};
 
 /// How long a handshake, or a refusal's body, may take. Tool work is not bounded by any timer of the transport.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ impl Http {
         mut headers: HeaderMap,
         session: Option<&SessionKey>,
         body: Bytes,
-    ) -> Result<Request<Full<Bytes>>, Error> {
+    ) -> Result<Box<Sent>, Error> {
         // Once, for all fields of this hop, and for no more: a larger table costs a larger allocation.
         headers.reserve(4 + self.config.headers.len());
         headers.insert(ACCEPT_ENCODING, IDENTITY);
@@ -148,7 +148,8 @@ impl Http {
         for (name, value) in &self.config.headers {
             headers.insert(name.clone(), value.clone());
         }
-        let mut request = Request::new(Full::new(body));
+        // Boxed, since it goes through many hands, each of which would have room for it.
+        let mut request = Box::new(Request::new(Full::new(body)));
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone();
         *request.headers_mut() = headers;
@@ -156,14 +157,14 @@ impl Http {
     }
 
     /// Sends a request and waits for the head of its answer.
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, Error> {
+    async fn exchange(&self, request: Box<Sent>) -> Result<Response<Arriving>, Error> {
         match self.connections() {
             Connections::Plain(wires) => wires.request(request).await,
             Connections::Secure(client) => {
                 let failed = |error: Failure| {
                     if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) }
                 };
-                Ok(client.request(request).await.map_err(failed)?.map(Arriving::from))
+                Ok(client.request(*request).await.map_err(failed)?.map(Arriving::from))
             }
         }
     }
@@ -173,10 +174,14 @@ impl Http {
         let Outgoing { mut headers, body, .. } = message;
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        let response = match &self.config.credentials {
-            None => asked.in_time(self.exchange(self.request(Method::POST, headers, asked.session, body)?)).await?,
+        let response = match (&self.config.credentials, asked.late) {
+            (None, None) => self.exchange(self.request(Method::POST, headers, asked.session, body)?).await?,
             // Boxed, as what follows: every call would have room for it.
-            Some(credentials) => Box::pin(self.shown(credentials, Method::POST, headers, &asked, body)).await?,
+            (None, Some(_)) => {
+                let request = self.request(Method::POST, headers, asked.session, body)?;
+                Box::pin(asked.in_time(self.exchange(request))).await?
+            }
+            (Some(credentials), _) => Box::pin(self.shown(credentials, Method::POST, headers, &asked, body)).await?,
         };
         let status = response.status();
         if status.is_success() { Ok(response) } else { Err(Box::pin(self.refusal(asked.session, response)).await) }

@@ -35,7 +35,8 @@ use super::{IDLE_LIMIT, MOST_IDLE};
 /// Of an answer that is dropped, so many pieces are read and thrown away to find its end.
 const MOST_UNREAD: usize = 2;
 
-type Sent = Request<Full<Bytes>>;
+/// What is sent on one.
+pub(super) type Sent = Request<Full<Bytes>>;
 
 /// Connections to one server, for those who run on one thread.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Wires {
     ///
     /// # Errors
     /// [`Error::Connect`] when nothing was sent, [`Error::Lost`].
-    pub(super) async fn request(self: &Arc<Self>, mut request: Sent) -> Result<Response<Arriving>, Error> {
+    pub(super) async fn request(self: &Arc<Self>, mut request: Box<Sent>) -> Result<Response<Arriving>, Error> {
         loop {
             let (wire, is_used) = match self.take() {
                 Some(wire) => (wire, true),
@@ -74,7 +75,7 @@ impl Wires {
                 Ok(response) => return Ok(response),
                 // The server has closed it meanwhile, and was sent nothing.
                 Err(mut error) => match error.take_message() {
-                    Some(unsent) if is_used => request = unsent,
+                    Some(unsent) if is_used => request = Box::new(unsent),
                     Some(_) => return Err(Error::Connect(error.into_error().into())),
                     None => return Err(Error::Lost(error.into_error().into())),
                 },
@@ -93,10 +94,10 @@ impl Wires {
     async fn exchange(
         self: &Arc<Self>,
         mut wire: Wire,
-        request: Sent,
+        request: Box<Sent>,
     ) -> Result<Response<Arriving>, TrySendError<Sent>> {
         // Without a budget, since it could not wake anybody for the next one.
-        let mut answer = pin!(unconstrained(wire.sender.try_send_request(request)));
+        let mut answer = pin!(unconstrained(wire.sender.try_send_request(*request)));
         let mut wire = Some(wire);
         let response = poll_fn(|cx| Wire::poll(&mut wire, cx, |cx| answer.as_mut().poll(cx))).await?;
         Ok(response.map(|incoming| {
