@@ -3,8 +3,8 @@
 //! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
 //! task's record before it is written, so that of all streams, on whichever replica, one writes it.
 
-mod doubts;
 mod far;
+mod retries;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,9 +24,9 @@ use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, 
 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
-use doubts::{Doubt, Doubts};
 pub(super) use far::Far;
 use far::HeldHere;
+use retries::{Retries, Retry};
 
 /// The streams that take tasks' messages.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Deliveries {
     claims: DashMap<u64, Vec<Claim>>,
     /// Questions that went down with their stream: the next stream hears that the old id is void.
     voided: DashMap<TaskId, Vec<u32>>,
-    doubts: Doubts,
+    retries: Retries,
     /// Tasks whose calls are held here, where others may have to do with them.
     held: HeldHere,
     /// Where there are other processes.
@@ -71,7 +71,7 @@ impl Deliveries {
             results: DashMap::new(),
             claims: DashMap::new(),
             voided: DashMap::new(),
-            doubts: Doubts::default(),
+            retries: Retries::default(),
             held: HeldHere::default(),
             far: None,
             outgoing: Mutex::default(),
@@ -238,7 +238,7 @@ impl Deliveries {
         match ledger.apply(&task.owner, task.id, event).await {
             Ok(_) => self.show(ledger, task, question, stream, room).await,
             Err(ApplyError::Store(_)) => {
-                self.doubts.note(&task.owner, task.id, Doubt::Claimed(question.number, stream.clone()));
+                self.retries.note(&task.owner, task.id, Retry::Claim(question.number, stream.clone()));
             }
             // Another stream was faster, or the question is gone.
             Err(_) => drop(self.disclaim(stream.number, task.id, question.number)),
@@ -307,7 +307,7 @@ impl Deliveries {
         let before = match ledger.get(owner, task).await {
             Ok(Some(before)) => before,
             Ok(None) => return,
-            Err(_) => return self.doubts.note(owner, task, Doubt::Closed(number)),
+            Err(_) => return self.retries.note(owner, task, Retry::Release(number)),
         };
         let claimed = |question: &&Question| question.progress == Progress::Claimed(number);
         let claimed: Vec<u32> =
@@ -318,7 +318,7 @@ impl Deliveries {
         self.note_void(task, &claimed);
         match ledger.apply(owner, task, Event::Release { stream: number }).await {
             Ok(task) => self.offer(ledger, &task).await,
-            Err(ApplyError::Store(_)) => self.doubts.note(owner, task, Doubt::Closed(number)),
+            Err(ApplyError::Store(_)) => self.retries.note(owner, task, Retry::Release(number)),
             // It ended meanwhile, or its questions did: nobody will hear of what was voided.
             Err(_) => drop(self.voided.remove(&task)),
         }
@@ -397,7 +397,7 @@ impl Deliveries {
         match ledger.get(owner, task).await {
             Ok(Some(task)) => self.release_dead(ledger, &task).await,
             Ok(None) => {}
-            Err(_) => self.doubts.note(owner, task, Doubt::Dead),
+            Err(_) => self.retries.note(owner, task, Retry::ReleaseDead),
         }
     }
 

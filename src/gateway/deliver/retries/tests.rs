@@ -74,8 +74,8 @@ impl World {
     }
 
     async fn settle(&self) {
-        while !self.deliveries.doubts.is_empty() {
-            self.deliveries.settle(&self.ledger).await;
+        while !self.deliveries.retries.is_empty() {
+            self.deliveries.retry(&self.ledger).await;
         }
     }
 }
