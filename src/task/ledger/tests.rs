@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;
+use crate::task::sample;
 use crate::task::state::{Answer, Progress};
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
@@ -45,14 +46,7 @@ fn conflicting(conflicts: usize) -> Ledger {
 }
 
 fn alice() -> Owner {
-    Owner {
-        tenant: "acme".into(),
-        issuer: "https://login.example".into(),
-        subject: "alice".into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    }
+    Owner { issuer: "https://login.example".into(), ..sample::owner("acme", "alice") }
 }
 
 fn new_task() -> NewTask {

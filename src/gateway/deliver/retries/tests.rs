@@ -11,7 +11,7 @@ use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::seal::Sealer;
 use crate::task::store::faulty::FaultyStore;
-use crate::task::{Holder, Limits, NewTask};
+use crate::task::{Holder, Limits, NewTask, sample};
 
 struct World {
     store: Arc<FaultyStore>,
@@ -29,19 +29,10 @@ impl World {
         let config = Config { idle: Duration::from_secs(600), max: 64 };
         let sessions = Sessions::new(config, Arc::new(Sealer::new([7; 32], [])), clock);
         let deliveries = Deliveries::new(Arc::new(sessions), &me);
-        let name = |text: &str| text.into();
-        let owner = Owner {
-            tenant: name("t"),
-            issuer: name(""),
-            subject: name("s"),
-            client: name(""),
-            principal: [0; 16],
-            route: name("r"),
-        };
         let hour = Duration::from_secs(3600);
         let new = NewTask {
-            owner: Arc::new(owner),
-            tool: name("x"),
+            owner: Arc::new(sample::owner("t", "s")),
+            tool: "x".into(),
             session: 7,
             progress_token: None,
             ttl: hour,
