@@ -25,7 +25,6 @@ use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
 pub(super) use far::Far;
-use far::HeldHere;
 use retries::{Retries, Retry};
 
 /// The streams that take tasks' messages.
@@ -39,8 +38,6 @@ pub struct Deliveries {
     /// Questions that went down with their stream: the next stream hears that the old id is void.
     voided: DashMap<TaskId, Vec<u32>>,
     retries: Retries,
-    /// Tasks whose calls are held here, where others may have to do with them.
-    held: HeldHere,
     /// Where there are other processes.
     far: Option<Far>,
     /// What they are to be told.
@@ -72,7 +69,6 @@ impl Deliveries {
             claims: DashMap::new(),
             voided: DashMap::new(),
             retries: Retries::default(),
-            held: HeldHere::default(),
             far: None,
             outgoing: Mutex::default(),
             first_stream: first_stream(holder),
@@ -387,7 +383,7 @@ impl Deliveries {
     pub(super) async fn streams_gone(&self, ledger: &Ledger, holder: &Holder) {
         let Some(far) = &self.far else { return };
         far.note_dead(holder);
-        for (task, owner) in self.held.all() {
+        for (owner, task) in ledger.asking() {
             self.look_for_dead(ledger, &owner, task).await;
         }
     }
@@ -413,18 +409,6 @@ impl Deliveries {
 
     fn is_dead(&self, stream: u64) -> bool {
         self.far.as_ref().is_some_and(|far| far.is_dead(stream))
-    }
-
-    /// From now on the call of the task is held here, until [`Deliveries::held_no_more`].
-    pub(super) fn held_here(&self, task: &Task) {
-        if self.far.is_some() {
-            self.held.note(task);
-        }
-    }
-
-    /// The call of the task is over.
-    pub(super) fn held_no_more(&self, task: TaskId) {
-        self.held.forget(task);
     }
 
     /// Forgets the claim of a question that was answered.

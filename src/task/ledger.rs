@@ -236,8 +236,14 @@ impl Ledger {
     }
 
     fn holding(&self, orphan: Orphan) -> (Orphan, Hold) {
-        let hold = self.inner.holds.hold(orphan.task.id, orphan.task.epoch);
+        let hold = self.inner.holds.hold(&orphan.task.owner, orphan.task.id, orphan.task.epoch);
         (orphan, hold)
+    }
+
+    /// The tasks that this process holds and whose calls may have asked something, each with its owner.
+    #[must_use]
+    pub fn asking(&self) -> Vec<(Arc<Owner>, TaskId)> {
+        self.inner.holds.asking()
     }
 
     /// How often by now there may have come to be something for [`Ledger::take_strays`].
@@ -279,7 +285,7 @@ impl Ledger {
             version: 0,
         };
         // Before it is there, so that it is never there without.
-        let hold = self.inner.holds.hold(task.id, FIRST_EPOCH);
+        let hold = self.inner.holds.hold(&task.owner, task.id, FIRST_EPOCH);
         let task = self.inner.store.create(task, new.draft, limits).await?;
         self.inner.note_expiry(task.expires_at());
         self.tell(Transition { task: &task, from: None, to: Some(task.state.status()), reason: "created" });

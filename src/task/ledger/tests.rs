@@ -88,6 +88,18 @@ async fn a_new_task_can_be_read() {
 }
 
 #[tokio::test]
+async fn only_what_is_held_and_may_ask_is_looked_at_for_questions() {
+    let ledger = ledger();
+    let _quiet = ledger.create(new_task(), &LIMITS).await.unwrap();
+    let (task, hold) = ledger.create(new_task(), &LIMITS).await.unwrap();
+    assert_eq!(ledger.asking(), []);
+    hold.may_ask();
+    assert_eq!(ledger.asking(), [(Arc::clone(&task.owner), task.id)]);
+    drop(hold);
+    assert_eq!(ledger.asking(), []);
+}
+
+#[tokio::test]
 async fn what_an_earlier_holder_writes_is_void() {
     let store = Arc::new(MemoryStore::shared(Clock::system()));
     let (first, _) = ledger_over(|_| Arc::clone(&store) as Arc<dyn Store>);
