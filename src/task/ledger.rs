@@ -1,5 +1,8 @@
 //! The one door to tasks: every change of a record goes through here, is decided by the state machine, written by
 //! compare-and-set, and told to the audit log.
+//!
+//! It hides that others write the same records, and that a store may be away. It knows no upstream and no client: who holds
+//! a call, and who waits for one, comes here.
 
 mod holds;
 

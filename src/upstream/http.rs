@@ -1,4 +1,7 @@
 //! Streamable HTTP towards a server: the client's half of the transport (2025-11-25 and older).
+//!
+//! One request is one POST, and what comes back is one message or a stream of them; what they say is nothing to it. A request
+//! that was sent is sent again in one case alone: the server refused the credentials, and there are others.
 
 mod wires;
 
