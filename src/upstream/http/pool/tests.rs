@@ -14,7 +14,7 @@ type Asked = tokio::task::JoinHandle<Result<Response<Arriving>, Error>>;
 /// A server that does what a test says, connection by connection.
 struct Server {
     listener: TcpListener,
-    wires: Arc<Wires>,
+    pool: Arc<Pool>,
     jobs: Jobs,
 }
 
@@ -23,7 +23,7 @@ impl Server {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
         let jobs = Jobs::default();
-        Self { listener, wires: Wires::new(HttpConnector::new(), url, jobs.clone()), jobs }
+        Self { listener, pool: Pool::new(HttpConnector::new(), url, jobs.clone()), jobs }
     }
 
     async fn accept(&self) -> TcpStream {
@@ -32,8 +32,8 @@ impl Server {
 
     /// Sends a request in a job of its own.
     fn ask(&self, body: &'static str) -> Asked {
-        let wires = Arc::clone(&self.wires);
-        self.jobs.spawn("ask", async move { wires.request(request(body)).await })
+        let pool = Arc::clone(&self.pool);
+        self.jobs.spawn("ask", async move { pool.request(request(body)).await })
     }
 
     /// Sends a request that comes in on a new connection.
@@ -54,7 +54,7 @@ impl Server {
     }
 
     fn idle(&self) -> usize {
-        self.wires.idle().wires.len()
+        self.pool.idle().connections.len()
     }
 }
 
@@ -139,7 +139,7 @@ async fn an_answer_given_up_closes_its_connection_unless_its_end_is_here() {
 async fn what_an_idle_connection_did_not_take_goes_out_on_another() {
     let server = Server::start().await;
     let socket = server.used().await;
-    let bell = Arc::clone(&server.wires.idle().wires[0].1.bell);
+    let bell = Arc::clone(&server.pool.idle().connections[0].1.bell);
     bell.hush();
     drop(socket);
     // Until its end is here.
@@ -183,7 +183,7 @@ async fn a_body_that_breaks_off_fails() {
 async fn nobody_there_is_told_apart() {
     let server = Server::start().await;
     drop(server.listener);
-    assert!(matches!(server.wires.request(request("any")).await, Err(Error::Connect(_))));
+    assert!(matches!(server.pool.request(request("any")).await, Err(Error::Connect(_))));
 }
 
 #[tokio::test]
