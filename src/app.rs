@@ -1,5 +1,7 @@
-//! Puts the pieces together: from settings to a gateway that serves, and from a signal to one that has stopped. The only
-//! place that sees every module.
+//! Puts the pieces together: from settings to a gateway that serves, and from a signal to one that has stopped.
+//!
+//! The only place that sees every module. It decides nothing about a request: it makes the parts, hands each what it needs, and
+//! ends them in the order in which they need each other.
 
 mod certificates;
 mod remote;

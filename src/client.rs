@@ -336,8 +336,8 @@ impl Inner {
             match messages.next().await {
                 Ok(Some(message)) => {
                     resume.note(&messages);
-                    if let Some(outcome) = self.response(id, &message).await? {
-                        return outcome;
+                    if let Some(result) = self.response(id, &message).await? {
+                        return Ok(result);
                     }
                 }
                 Ok(None) if is_whole => return Err(Error::Protocol("its answer is not to this request".to_owned())),
@@ -351,13 +351,13 @@ impl Inner {
         }
     }
 
-    /// The outcome when the message is the response to `id`; anything else is taken in.
-    async fn response(self: &Arc<Self>, id: &Id, message: &Bytes) -> Result<Option<Result<String, Error>>, Error> {
+    /// The result when the message is the response to `id`; anything else is taken in.
+    async fn response(self: &Arc<Self>, id: &Id, message: &Bytes) -> Result<Option<String>, Error> {
         match Message::parse(message).map_err(|defect| Error::protocol(&defect))? {
-            Message::Response { id: answered, outcome } if answered.as_ref() == Some(id) => Ok(Some(match outcome {
-                jsonrpc::Outcome::Result(result) => Ok(result.get().to_owned()),
+            Message::Response { id: answered, outcome } if answered.as_ref() == Some(id) => match outcome {
+                jsonrpc::Outcome::Result(result) => Ok(Some(result.get().to_owned())),
                 jsonrpc::Outcome::Error(error) => Err(Error::Server(ServerError::read(error.get()))),
-            })),
+            },
             message => {
                 self.take(message).await;
                 Ok(None)

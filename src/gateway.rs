@@ -29,6 +29,8 @@ mod modern;
 mod params;
 pub mod pool;
 pub mod relay;
+#[cfg(test)]
+mod sample;
 pub mod schemas;
 mod streams;
 pub mod subjects;

@@ -6,6 +6,8 @@
 pub mod codec;
 pub mod dialect;
 pub mod ledger;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod state;
 pub mod store;
 pub mod sweeper;

@@ -146,7 +146,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("strsim", &["src/config"]),
     ("tikv_jemallocator", &["src/main.rs"]),
     ("tokio_rustls", &["src/tls.rs"]),
-    ("tower_service", &["src/upstream/http/wires.rs"]),
+    ("tower_service", &["src/upstream/http/pool.rs"]),
     ("tracing_subscriber", &["src/cli.rs"]),
     (
         "uuid",

@@ -71,7 +71,7 @@ pub(super) async fn start(jobs: &Jobs, gateway: &Arc<Gateway>, routes: &[Arc<Rou
     tell(begun);
     jobs.spawn("bus", Arc::clone(gateway).hear_others(routes.to_vec()));
     jobs.spawn("lease", Arc::clone(gateway).keep_lease(begun, tell));
-    jobs.spawn("streams in doubt", Arc::clone(gateway).settle_doubts());
+    jobs.spawn("delivery retries", Arc::clone(gateway).retry_deliveries());
     jobs.spawn("other replicas", Arc::clone(gateway).look_after_others(routes.to_vec()));
 }
 

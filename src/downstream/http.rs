@@ -1,5 +1,7 @@
 //! One HTTP request from its head to its answer: the outer function counts and logs it once, the inner one is the
 //! straight line through every check.
+//!
+//! The gateway sees a call and never the HTTP that it came in; what becomes of it is decided there.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 //! A message goes to exactly one stream (2025-11-25 transports, "Multiple Connections"). A question is claimed in the
 //! task's record before it is written, so that of all streams, on whichever replica, one writes it.
 
-mod doubts;
 mod far;
+mod retries;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,9 +24,8 @@ use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, 
 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
-use doubts::{Doubt, Doubts};
 pub(super) use far::Far;
-use far::HeldHere;
+use retries::{Retries, Retry};
 
 /// The streams that take tasks' messages.
 #[derive(Debug)]
@@ -38,9 +37,7 @@ pub struct Deliveries {
     claims: DashMap<u64, Vec<Claim>>,
     /// Questions that went down with their stream: the next stream hears that the old id is void.
     voided: DashMap<TaskId, Vec<u32>>,
-    doubts: Doubts,
-    /// Tasks whose calls are held here, where others may have to do with them.
-    held: HeldHere,
+    retries: Retries,
     /// Where there are other processes.
     far: Option<Far>,
     /// What they are to be told.
@@ -71,8 +68,7 @@ impl Deliveries {
             results: DashMap::new(),
             claims: DashMap::new(),
             voided: DashMap::new(),
-            doubts: Doubts::default(),
-            held: HeldHere::default(),
+            retries: Retries::default(),
             far: None,
             outgoing: Mutex::default(),
             first_stream: first_stream(holder),
@@ -238,7 +234,7 @@ impl Deliveries {
         match ledger.apply(&task.owner, task.id, event).await {
             Ok(_) => self.show(ledger, task, question, stream, room).await,
             Err(ApplyError::Store(_)) => {
-                self.doubts.note(&task.owner, task.id, Doubt::Claimed(question.number, stream.clone()));
+                self.retries.note(&task.owner, task.id, Retry::Claim(question.number, stream.clone()));
             }
             // Another stream was faster, or the question is gone.
             Err(_) => drop(self.disclaim(stream.number, task.id, question.number)),
@@ -307,7 +303,7 @@ impl Deliveries {
         let before = match ledger.get(owner, task).await {
             Ok(Some(before)) => before,
             Ok(None) => return,
-            Err(_) => return self.doubts.note(owner, task, Doubt::Closed(number)),
+            Err(_) => return self.retries.note(owner, task, Retry::Release(number)),
         };
         let claimed = |question: &&Question| question.progress == Progress::Claimed(number);
         let claimed: Vec<u32> =
@@ -318,7 +314,7 @@ impl Deliveries {
         self.note_void(task, &claimed);
         match ledger.apply(owner, task, Event::Release { stream: number }).await {
             Ok(task) => self.offer(ledger, &task).await,
-            Err(ApplyError::Store(_)) => self.doubts.note(owner, task, Doubt::Closed(number)),
+            Err(ApplyError::Store(_)) => self.retries.note(owner, task, Retry::Release(number)),
             // It ended meanwhile, or its questions did: nobody will hear of what was voided.
             Err(_) => drop(self.voided.remove(&task)),
         }
@@ -387,7 +383,7 @@ impl Deliveries {
     pub(super) async fn streams_gone(&self, ledger: &Ledger, holder: &Holder) {
         let Some(far) = &self.far else { return };
         far.note_dead(holder);
-        for (task, owner) in self.held.all() {
+        for (owner, task) in ledger.asking() {
             self.look_for_dead(ledger, &owner, task).await;
         }
     }
@@ -397,7 +393,7 @@ impl Deliveries {
         match ledger.get(owner, task).await {
             Ok(Some(task)) => self.release_dead(ledger, &task).await,
             Ok(None) => {}
-            Err(_) => self.doubts.note(owner, task, Doubt::Dead),
+            Err(_) => self.retries.note(owner, task, Retry::ReleaseDead),
         }
     }
 
@@ -413,18 +409,6 @@ impl Deliveries {
 
     fn is_dead(&self, stream: u64) -> bool {
         self.far.as_ref().is_some_and(|far| far.is_dead(stream))
-    }
-
-    /// From now on the call of the task is held here, until [`Deliveries::held_no_more`].
-    pub(super) fn held_here(&self, task: &Task) {
-        if self.far.is_some() {
-            self.held.note(task);
-        }
-    }
-
-    /// The call of the task is over.
-    pub(super) fn held_no_more(&self, task: TaskId) {
-        self.held.forget(task);
     }
 
     /// Forgets the claim of a question that was answered.

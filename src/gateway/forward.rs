@@ -1,4 +1,7 @@
 //! Plain calls: sent on as they are, answered as the upstream answers.
+//!
+//! A call waits for its place, is sent, and its answer is passed on as it comes; or, where the upstream is slow, a stream is
+//! begun for it and the relay goes on. Whether a call may become a task is settled before it comes here.
 
 use std::borrow::Cow;
 use std::sync::Arc;

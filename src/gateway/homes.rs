@@ -210,6 +210,35 @@ impl Homes {
     }
 }
 
+/// Why a session has no place.
+enum NoPlace {
+    /// It is answered so.
+    Refused(Kind),
+    /// Whose home it is can't be known: the store failed.
+    Unknown(StoreError),
+}
+
+impl From<Kind> for NoPlace {
+    fn from(kind: Kind) -> Self {
+        Self::Refused(kind)
+    }
+}
+
+impl From<StoreError> for NoPlace {
+    fn from(error: StoreError) -> Self {
+        Self::Unknown(error)
+    }
+}
+
+impl From<NoPlace> for Kind {
+    fn from(why: NoPlace) -> Self {
+        match why {
+            NoPlace::Refused(kind) => kind,
+            NoPlace::Unknown(error) => error.into(),
+        }
+    }
+}
+
 impl Gateway {
     /// Whether it has to be asked before each request where that is to be served.
     #[must_use]
@@ -239,10 +268,10 @@ impl Gateway {
             homes.cache.forget_home(sealed.number);
         }
         match self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await {
-            Ok(place) => place,
             // What this process holds goes on without the store.
-            Err(_) if known.is_some() => Ok(Place::Here),
-            Err(error) => homes.remembered(&sealed).ok_or_else(|| error.into()),
+            Err(NoPlace::Unknown(_)) if known.is_some() => Ok(Place::Here),
+            Err(NoPlace::Unknown(error)) => homes.remembered(&sealed).ok_or_else(|| error.into()),
+            placed => Ok(placed?),
         }
     }
 
@@ -282,14 +311,13 @@ impl Gateway {
             }
             Ok(_) => {
                 let known = self.sessions.known(token);
-                let place = self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await;
-                place.unwrap_or_else(|error| Err(error.into()))
+                Ok(self.place_of_session(homes, asking, token, &sealed, known.as_ref()).await?)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// By the home's standing. What fails is the store.
+    /// By the home's standing.
     async fn place_of_session(
         &self,
         homes: &Homes,
@@ -297,18 +325,18 @@ impl Gateway {
         token: &str,
         sealed: &Sealed,
         known: Option<&Arc<Session>>,
-    ) -> Result<Result<Place, Kind>, StoreError> {
+    ) -> Result<Place, NoPlace> {
         let route = asking.route;
         let (me, lapses) = (homes.replicas().me(), homes.lapses());
         let (mut known, mut is_claimed) = (known.cloned(), false);
         let Some(mut home) = homes.home_of(sealed).await? else {
             known.iter().for_each(|session| self.sessions.forget(session));
-            return Ok(Ok(Place::Here));
+            return Ok(Place::Here);
         };
         for _ in 0..MOST_TRIES {
             if home == *me {
                 if let Some(place) = self.hand_over(homes, asking, sealed, known.as_ref()).await? {
-                    return Ok(Ok(place));
+                    return Ok(place);
                 }
                 let is_made_here = sealed.maker.as_ref() == Some(me);
                 // Whatever it made and no longer knows has ended, unless another one had it meanwhile.
@@ -321,42 +349,42 @@ impl Gateway {
                     }
                     session.confirm(lapses);
                 }
-                return Ok(Ok(Place::Here));
+                return Ok(Place::Here);
             }
             if let Some(session) = known.take_if(|session| !session.is_elsewhere()) {
                 // It was claimed while the lease of this process had lapsed.
                 self.sessions.forget(&session);
             }
             match homes.standing(&home).await? {
-                Standing::Alive { address: Some(address) } => return Ok(Ok(homes.elsewhere(home, address))),
-                Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())),
+                Standing::Alive { address: Some(address) } => return Ok(homes.elsewhere(home, address)),
+                Standing::Alive { address: None } => return Ok(self.stand_in(homes, route, token, sealed.clone())?),
                 // Perhaps it only could not tell, as this process could not.
                 Standing::Over if !homes.may_bury() => match homes.replicas().home_of(sealed.number).await? {
                     Some(claimed) if claimed != home => {
                         homes.cache.note_home(sealed.number, &claimed);
                         home = claimed;
                     }
-                    _ => return Ok(self.stand_in(homes, route, token, sealed.clone())),
+                    _ => return Ok(self.stand_in(homes, route, token, sealed.clone())?),
                 },
                 // It went with its process, and the answer says so.
-                Standing::Left | Standing::Over if sealed.terms.is_bound(route) => return Ok(Ok(Place::Here)),
+                Standing::Left | Standing::Over if sealed.terms.is_bound(route) => return Ok(Place::Here),
                 Standing::Left | Standing::Over if self.clock.now().since(sealed.issued) > CLAIMABLE => {
-                    return Ok(Ok(Place::Here));
+                    return Ok(Place::Here);
                 }
                 Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
                     Place::Here => {
                         home = self.claim_home(homes, sealed.number, &home).await?;
                         is_claimed = home == *me;
                     }
-                    there @ Place::There(_) => return Ok(Ok(there)),
+                    there @ Place::There(_) => return Ok(there),
                 },
             }
             if home == *me && homes.replicas().has_ended(sealed.number).await? {
                 homes.cache.forget_home(sealed.number);
-                return Ok(Ok(Place::Here));
+                return Ok(Place::Here);
             }
         }
-        Ok(Err(Kind::Away(homes.sharing.lease)))
+        Err(Kind::Away(homes.sharing.lease).into())
     }
 
     async fn claim_home(&self, homes: &Homes, number: SessionNumber, from: &Holder) -> Result<Holder, StoreError> {

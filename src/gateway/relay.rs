@@ -58,6 +58,17 @@ enum Source {
     Ended,
 }
 
+/// What a client that loses the stream can come back for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Nothing that is known of.
+    None,
+    /// What the upstream keeps: it gave event ids.
+    Kept,
+    /// The same, and this is what one came back for.
+    This,
+}
+
 /// The body of the answer to one plain call.
 pub(super) struct Relay {
     source: Source,
@@ -75,10 +86,7 @@ pub(super) struct Relay {
     answered: bool,
     /// The last message that was passed on, which may be the response too.
     last: Last,
-    /// The upstream gave event ids, so that a client can come back for the rest.
-    resumable: bool,
-    /// This is the rest of a stream that was begun before.
-    resumed: bool,
+    rest: Rest,
     tick: Pin<Box<Sleep>>,
     silent: bool,
     /// Ends the job that gives the places back at the deadline.
@@ -120,8 +128,7 @@ impl Relay {
     #[must_use]
     pub(super) fn of_resumed(body: Body, plan: Plan) -> Self {
         let mut relay = Self::of_events(body, plan);
-        relay.resumable = true;
-        relay.resumed = true;
+        relay.rest = Rest::This;
         relay
     }
 
@@ -145,8 +152,7 @@ impl Relay {
             answered: false,
             last: Last::default(),
             watch,
-            resumable: false,
-            resumed: false,
+            rest: Rest::None,
             tick: Box::pin(tokio::time::sleep_until(next)),
             silent: true,
         }
@@ -264,7 +270,9 @@ impl Relay {
         let event = Event::parse(&frame);
         // What is changed here would come unchanged from upstream, were the stream taken up again there.
         let may_resume = plan.rewrite.is_none() && plan.minted.is_none();
-        self.resumable |= may_resume && event.id.as_ref().is_some_and(|id| !id.is_empty());
+        if self.rest == Rest::None && may_resume && event.id.as_ref().is_some_and(|id| !id.is_empty()) {
+            self.rest = Rest::Kept;
+        }
         if !event.has_message() {
             if !may_resume && event.id.is_some() {
                 return;
@@ -325,7 +333,7 @@ impl Relay {
     /// that nothing more will come.
     fn finish(&mut self) {
         self.source = Source::Ended;
-        if !self.resumable && !self.is_answered() {
+        if self.rest == Rest::None && !self.is_answered() {
             self.fail(&Kind::Fault(Fault::OutcomeUnknown));
         }
     }
@@ -377,7 +385,7 @@ impl Relay {
     fn fail(&mut self, kind: &Kind) {
         self.source = Source::Ended;
         // Which request a resumed stream answers is not known here.
-        if let Some(plan) = self.plan.as_ref().filter(|plan| !self.resumed && !plan.cancelled.is_unwanted()) {
+        if let Some(plan) = self.plan.as_ref().filter(|plan| self.rest != Rest::This && !plan.cancelled.is_unwanted()) {
             let error = match kind {
                 Kind::Upstream { error, .. } => jsonrpc::raw_error_response(Some(&plan.id), error),
                 other => jsonrpc::error_response(Some(&plan.id), &other.to_error()),
@@ -488,7 +496,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         let source = std::mem::replace(&mut self.source, Source::Ended);
         let Some(mut plan) = self.plan.take() else { return };
-        if matches!(source, Source::Ended) || self.resumable {
+        if matches!(source, Source::Ended) || self.rest != Rest::None {
             return;
         }
         if plan.is_stateless {

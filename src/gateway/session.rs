@@ -234,7 +234,7 @@ impl CancelFlag {
         self.dispatched.load(Ordering::Acquire)
     }
 
-    /// Whether it was cancelled; if not, the task is woken when it is.
+    /// Whether it was cancelled; if not, the job that asks is woken when it is.
     pub fn poll(&self, cx: &std::task::Context<'_>) -> bool {
         self.waker.register(cx.waker());
         self.set.load(Ordering::Acquire)

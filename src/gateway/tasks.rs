@@ -105,9 +105,8 @@ impl Gateway {
         let task = self.named_task(call, request).await?;
         let owner = Owner::clone(&task.owner);
         if task.state.is_ended() {
-            let message = self.outcome_message(&call.route, &task, &request.id).await??;
-            self.note_read(&task).await;
-            return Ok(Answer::json(message));
+            let fetched = self.fetch(&call.route, &task, &request.id).await?;
+            return self.hand_out(&task, fetched).await.map(Answer::json);
         }
         if call.accept.events {
             return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
@@ -116,34 +115,38 @@ impl Gateway {
         tokio::select! {
             message = async {
                 let task = self.ledger.wait(&owner, task.id, |_| false).await.ok_or(Kind::NoTask(Some(task.id)))?;
-                let message = patient(|| self.outcome_message(&call.route, &task, &request.id)).await?;
-                self.note_read(&task).await;
-                Ok(message)
+                let fetched = patient(|| self.fetch(&call.route, &task, &request.id)).await;
+                self.hand_out(&task, fetched).await
             } => message.map(Answer::json),
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
         }
     }
 
-    /// The message that answers `tasks/result` for a task that is over.
-    async fn outcome_message(
-        self: &Arc<Self>,
-        route: &Arc<Route>,
-        task: &Task,
-        id: &Id,
-    ) -> Result<Result<Bytes, Kind>, StoreError> {
+    /// What answers `tasks/result` for a task that is over. What fails is the store.
+    async fn fetch(self: &Arc<Self>, route: &Arc<Route>, task: &Task, id: &Id) -> Result<Fetched, StoreError> {
         if task.state == State::Ended(Ending::Cancelled) {
-            return Ok(Err(Kind::Cancelled(task.id)));
+            return Ok(Fetched::Cancelled);
         }
-        let Some(outcome) = self.ledger.outcome(&task.owner, task.id).await? else {
-            return Ok(Err(Kind::NoTask(Some(task.id))));
-        };
+        let Some(outcome) = self.ledger.outcome(&task.owner, task.id).await? else { return Ok(Fetched::Gone) };
         // The result is shown as the list of tools has announced it.
         let wraps = core::is_translated(&outcome) && self.shape(route, &task.tool).await.wraps_output;
-        Ok(Ok(match core::outcome(&outcome, task.id, wraps) {
+        Ok(Fetched::Message(match core::outcome(&outcome, task.id, wraps) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
         }))
+    }
+
+    /// The message that was fetched, on record as handed out.
+    async fn hand_out(&self, task: &Task, fetched: Fetched) -> Result<Bytes, Kind> {
+        match fetched {
+            Fetched::Message(message) => {
+                self.note_read(task).await;
+                Ok(message)
+            }
+            Fetched::Cancelled => Err(Kind::Cancelled(task.id)),
+            Fetched::Gone => Err(Kind::NoTask(Some(task.id))),
+        }
     }
 
     /// A stream that ends with the answer to `tasks/result`. It needs no buffer: whoever takes it up again gets the open
@@ -199,6 +202,16 @@ impl Gateway {
         let Owner { tenant, issuer, subject, route, .. } = &*task.owner;
         tracing::info!(target: "audit", event = "result_read", %tenant, %issuer, %subject, %route, tool = %task.tool, task = %task.id);
     }
+}
+
+/// What there is to answer `tasks/result` with.
+enum Fetched {
+    /// The response.
+    Message(Bytes),
+    /// The task was cancelled, and has none.
+    Cancelled,
+    /// The task has gone meanwhile.
+    Gone,
 }
 
 /// A blocked `tasks/result` that its client can cancel (2025-11-25 cancellation).
@@ -268,9 +281,8 @@ impl ResultJob {
         let Self { gateway, route, task, id, .. } = self;
         let message = async {
             let ended = self.ended().await.ok_or(Kind::NoTask(Some(*task)))?;
-            let message = patient(|| gateway.outcome_message(route, &ended, id)).await?;
-            gateway.note_read(&ended).await;
-            Ok::<_, Kind>(message)
+            let fetched = patient(|| gateway.fetch(route, &ended, id)).await;
+            gateway.hand_out(&ended, fetched).await
         };
         message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
     }

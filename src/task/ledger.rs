@@ -1,5 +1,8 @@
 //! The one door to tasks: every change of a record goes through here, is decided by the state machine, written by
 //! compare-and-set, and told to the audit log.
+//!
+//! It hides that others write the same records, and that a store may be away. It knows no upstream and no client: who holds
+//! a call, and who waits for one, comes here.
 
 mod holds;
 
@@ -236,8 +239,14 @@ impl Ledger {
     }
 
     fn holding(&self, orphan: Orphan) -> (Orphan, Hold) {
-        let hold = self.inner.holds.hold(orphan.task.id, orphan.task.epoch);
+        let hold = self.inner.holds.hold(&orphan.task.owner, orphan.task.id, orphan.task.epoch);
         (orphan, hold)
+    }
+
+    /// The tasks that this process holds and whose calls may have asked something, each with its owner.
+    #[must_use]
+    pub fn asking(&self) -> Vec<(Arc<Owner>, TaskId)> {
+        self.inner.holds.asking()
     }
 
     /// How often by now there may have come to be something for [`Ledger::take_strays`].
@@ -279,7 +288,7 @@ impl Ledger {
             version: 0,
         };
         // Before it is there, so that it is never there without.
-        let hold = self.inner.holds.hold(task.id, FIRST_EPOCH);
+        let hold = self.inner.holds.hold(&task.owner, task.id, FIRST_EPOCH);
         let task = self.inner.store.create(task, new.draft, limits).await?;
         self.inner.note_expiry(task.expires_at());
         self.tell(Transition { task: &task, from: None, to: Some(task.state.status()), reason: "created" });

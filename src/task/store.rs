@@ -14,6 +14,7 @@ pub mod memory;
 pub mod metered;
 pub mod redis;
 mod watching;
+pub mod wrapper;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,9 @@
 //! Streamable HTTP towards a server: the client's half of the transport (2025-11-25 and older).
+//!
+//! One request is one POST, and what comes back is one message or a stream of them; what they say is nothing to it. A request
+//! that was sent is sent again in one case alone: the server refused the credentials, and there are others.
 
-mod wires;
+mod pool;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,7 +34,7 @@ use super::credentials::{Credentials, Refused};
 use super::messages::{Messages, collect};
 use super::{Body, Denied, Error, Kind, Listening, Opened, Outgoing, Reply, SessionKey, Upstream};
 
-use wires::{Arriving, Sent, Wires};
+use pool::{Arriving, Pool, Sent};
 
 /// How long a handshake, or a refusal's body, may take. Tool work is not bounded by any timer of the transport.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -78,7 +81,7 @@ pub struct Config {
 #[derive(Debug, Clone)]
 enum Connections {
     /// Without TLS, and so in HTTP/1.1.
-    Plain(Arc<Wires>),
+    Plain(Arc<Pool>),
     /// With TLS, in HTTP/1.1 or HTTP/2.
     Secure(Box<Client<HttpsConnector<HttpConnector>, Full<Bytes>>>),
 }
@@ -109,7 +112,7 @@ impl Http {
         connector.set_keepalive(Some(Duration::from_secs(60)));
         let host = host_of(&config.url);
         let connections = || match &host {
-            Some(_) => Connections::Plain(Wires::new(connector.clone(), config.url.clone(), config.jobs.clone())),
+            Some(_) => Connections::Plain(Pool::new(connector.clone(), config.url.clone(), config.jobs.clone())),
             None => Connections::Secure(Box::new(secure(connector.clone(), config.tls.as_ref()))),
         };
         let target = target_of(&config.url, host.is_some());
@@ -159,7 +162,7 @@ impl Http {
     /// Sends a request and waits for the head of its answer.
     async fn exchange(&self, request: Box<Sent>) -> Result<Response<Arriving>, Error> {
         match self.connections() {
-            Connections::Plain(wires) => wires.request(request).await,
+            Connections::Plain(pool) => pool.request(request).await,
             Connections::Secure(client) => {
                 let failed = |error: Failure| {
                     if error.is_connect() { Error::Connect(error.into()) } else { Error::Lost(error.into()) }

@@ -1,7 +1,10 @@
 //! Streams of legacy clients in front of servers of the modern era: a lost connection cancels nothing and can be taken up
 //! again, a cancel closes the upstream's stream, and the end of a session closes all of them.
 
+use std::sync::Arc;
+
 use http::StatusCode;
+use tokio::sync::Semaphore;
 
 use crate::support::raw_upstream::{Step, chunk, event, events_head, gate, json_body, last_chunk};
 use crate::support::stateless::{calling, form};
@@ -13,6 +16,17 @@ async fn in_front_of(upstream: &RawUpstream) -> Gateway {
 
 fn said(text: &str) -> String {
     json!({"jsonrpc": "2.0", "method": "notifications/vendor", "params": {"text": text}}).to_string()
+}
+
+/// A server that says something and stalls until the gateway closes the connection, which it tells.
+async fn stalling() -> (RawUpstream, Arc<Semaphore>) {
+    let gone = gate();
+    let tell = Arc::clone(&gone);
+    let upstream = calling(move |_| {
+        let first = said("first");
+        vec![events_head(), event(&first), Step::Stall, Step::Tell(Arc::clone(&tell))]
+    });
+    (upstream.await, gone)
 }
 
 /// Calls a tool with an id of its own; what comes of it, and the id.
@@ -125,14 +139,7 @@ async fn older_clients_get_no_event_without_a_message() {
 
 #[tokio::test]
 async fn a_cancel_closes_the_upstreams_stream_and_nothing_more_is_said() {
-    let gone = gate();
-    let left = gone.clone();
-    let upstream = calling(move |_| {
-        let first = said("first");
-        // Stalls until the gateway closes the connection; only then can the test go on.
-        vec![events_head(), event(&first), Step::Stall, Step::Tell(left.clone())]
-    })
-    .await;
+    let (upstream, gone) = stalling().await;
     let gateway = in_front_of(&upstream).await;
     let client = gateway.open().await;
     let (mut answer, id) = begin(&client, json!({"name": "a"})).await;
@@ -147,13 +154,7 @@ async fn a_cancel_closes_the_upstreams_stream_and_nothing_more_is_said() {
 
 #[tokio::test]
 async fn the_end_of_a_session_drops_its_calls() {
-    let gone = gate();
-    let left = gone.clone();
-    let upstream = calling(move |_| {
-        let first = said("first");
-        vec![events_head(), event(&first), Step::Stall, Step::Tell(left.clone())]
-    })
-    .await;
+    let (upstream, gone) = stalling().await;
     let gateway = in_front_of(&upstream).await;
     let client = gateway.open().await;
     let (mut answer, _) = begin(&client, json!({"name": "a"})).await;

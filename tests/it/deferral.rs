@@ -10,7 +10,7 @@ use super::support::{
     Gateway, RawUpstream, Stateless, TASKS, Value, json,
     raw_upstream::{Step, bare, event, events_head, gate, json_body, last_chunk},
     stateless::{calling, form},
-    within,
+    until_status, within,
 };
 
 /// The capabilities of a client that can be asked for a form.
@@ -42,17 +42,7 @@ async fn task(client: &Stateless, id: &str) -> Value {
 
 /// Polls until the task has that status.
 async fn until(client: &Stateless, id: &str, status: &str) -> Value {
-    within(async {
-        loop {
-            let task = task(client, id).await;
-            if task["status"] == status {
-                return task;
-            }
-            assert!(!["completed", "failed", "cancelled"].contains(&task["status"].as_str().unwrap()), "{task}");
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
+    until_status(async || task(client, id).await, status).await
 }
 
 /// Answers every open question of a task with a name.
@@ -255,16 +245,7 @@ async fn the_failure_of_a_tool_is_a_completed_task_and_an_error_a_failed_one() {
     let id = task_of(&client.call("fail", json!({})).await);
     assert_eq!(until(&client, &id, "completed").await["result"]["isError"], true);
     let id = task_of(&client.call("nothing", json!({})).await);
-    let failed = within(async {
-        loop {
-            let task = task(&client, &id).await;
-            if task["status"] == "failed" {
-                break task;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    let failed = until(&client, &id, "failed").await;
     assert_eq!(failed["error"]["code"], -32602);
 }
 
@@ -350,16 +331,7 @@ async fn a_server_that_cannot_be_reached_fails_the_task_and_not_the_request() {
     let gateway = Gateway::setup().tasks("support: required").in_front_of(&server.url()).start().await;
     let client = declaring(&gateway);
     let id = task_of(&client.call("x", json!({})).await);
-    let failed = within(async {
-        loop {
-            let task = task(&client, &id).await;
-            if task["status"] == "failed" {
-                break task;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    let failed = until(&client, &id, "failed").await;
     assert_eq!(failed["error"]["code"], -32603);
 }
 
@@ -372,16 +344,7 @@ async fn a_server_that_dies_under_a_task_fails_it() {
     let client = declaring(&gateway);
     let id = task_of(&client.call("x", json!({})).await);
     open.add_permits(1);
-    let failed = within(async {
-        loop {
-            let task = task(&client, &id).await;
-            if task["status"] == "failed" {
-                break task;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    let failed = until(&client, &id, "failed").await;
     assert_eq!(failed["error"]["data"]["reason"], "outcome_unknown");
 }
 

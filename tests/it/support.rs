@@ -55,6 +55,21 @@ pub(crate) fn within<F: Future>(awaited: F) -> impl Future<Output = F::Output> {
     }
 }
 
+/// Polls until a task has that status. One that has ended in another way never will.
+pub(crate) async fn until_status(poll: impl AsyncFn() -> Value, status: &str) -> Value {
+    within(async {
+        loop {
+            let task = poll().await;
+            if task["status"] == status {
+                return task;
+            }
+            assert!(!["completed", "failed", "cancelled"].iter().any(|end| task["status"] == *end), "{task}");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
 /// The text of a tool's result, given the whole response.
 #[track_caller]
 pub(crate) fn text_of(response: &Value) -> &str {

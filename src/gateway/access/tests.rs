@@ -3,32 +3,24 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::Clock;
 use crate::demo::server::{Options, Server};
-use crate::gateway::call::{Accept, Answer, VersionHeader};
-use crate::gateway::eras::{Eras, Setting};
+use crate::gateway::call::Answer;
 use crate::gateway::policy::{Pattern, TaskPolicy, ToolPolicy};
-use crate::gateway::pool::SessionPolicy;
 use crate::gateway::rejection::Rejection;
 use crate::gateway::rules::{Expression, Rule, Rules};
-use crate::gateway::schemas::Schemas;
-use crate::gateway::{Parts, TenantLimits, session};
+use crate::gateway::sample;
 use crate::jobs::Jobs;
 use crate::mcp::version::ProtocolVersion;
 use crate::metrics::{Asked, Metrics};
-use crate::seal::Sealer;
+use crate::task::Holder;
 use crate::task::store::memory::MemoryStore;
-use crate::task::{Holder, Limits};
 use crate::tenant::Scopes;
-use crate::tenant::fair::FairQueue;
-use crate::tenant::quota::{self, Rates};
-use crate::upstream::http::{Config, Http};
 
 const NEVER: &str = "00000000-0000-4000-8000-000000000000";
 const TASKS: &str = "io.modelcontextprotocol/tasks";
@@ -60,44 +52,13 @@ impl Fixture {
         };
         let rules = vec![rule("ask", Some("claims.role == 'admin'"), &["mcp:ask"]), rule("*", None, &["mcp:tools"])];
         let otherwise = TaskPolicy { defer: Some(Duration::ZERO), ..TaskPolicy::default() };
-        let http = Config {
-            url: upstream.url().parse().unwrap(),
-            headers: HeaderMap::new(),
-            credentials: None,
-            tls: None,
-            connect_timeout: Duration::from_secs(60),
-            max_message: 1 << 20,
-            jobs: Jobs::default(),
-        };
         let route = Route {
-            name: "r".into(),
-            upstream: Arc::new(Http::new(http)),
-            places: FairQueue::new(64, 64),
-            eras: Eras::new(Setting::Auto),
             tools: ToolPolicy { otherwise, ..ToolPolicy::default() },
             rules: Rules::new(rules),
-            schemas: Schemas::default(),
-            native: false,
-            subjects: None,
-            passes_authorization: false,
-            sessions: SessionPolicy::Pooled,
-            max_message: 1 << 20,
-            metrics: Arc::clone(metrics.route("r")),
+            ..sample::route("r", sample::server_at(&upstream.url()), &metrics)
         };
-        let limits = Limits { running_tasks: 64, queued_tasks: 64, kept_tasks: 64, kept_bytes: 1 << 20, creates: None };
-        let gateway = Gateway::new(Parts {
-            store: Arc::new(MemoryStore::new(clock)),
-            holder: Holder::begin("test"),
-            endings: None,
-            sessions: session::Config { idle: Duration::from_secs(600), max: 64 },
-            sealer: Sealer::random(),
-            rates: Rates::new(quota::Limits::default(), []),
-            limits: TenantLimits { default: limits, named: std::collections::HashMap::new() },
-            metrics,
-            keep_alive: Duration::from_secs(15),
-            clock,
-            jobs: jobs.clone(),
-        });
+        let store = Arc::new(MemoryStore::new(clock));
+        let gateway = Gateway::new(sample::parts(store, Holder::begin("test"), &metrics, clock, &jobs));
         let principal = Arc::new(Principal::of_api_key("acme".into(), "alice".into()));
         Self { gateway, route: Arc::new(route), upstream, principal, jobs }
     }
@@ -110,25 +71,7 @@ impl Fixture {
     }
 
     fn call(&self, caller: &Arc<Caller>, version: ProtocolVersion, session: Option<&str>, body: &Value) -> Call {
-        let mut headers = HeaderMap::new();
-        if !version.has_sessions() {
-            headers.insert("mcp-method", HeaderValue::from_str(body["method"].as_str().unwrap()).unwrap());
-            if let Some(name) = ["name", "taskId"].iter().find_map(|key| body["params"][key].as_str()) {
-                headers.insert("mcp-name", HeaderValue::from_str(name).unwrap());
-            }
-        }
-        Call {
-            route: Arc::clone(&self.route),
-            caller: Arc::clone(caller),
-            subject: None,
-            peer: None,
-            session: session.map(str::to_owned),
-            version: VersionHeader::Known(version),
-            last_event_id: None,
-            accept: Accept { json: true, events: true },
-            headers,
-            body: Bytes::from(body.to_string()),
-        }
+        sample::call(&self.route, caller, version, session, body)
     }
 
     async fn post(&self, mut call: Call) -> Result<Answer, Rejection> {

@@ -1,7 +1,6 @@
 //! Messages about tasks towards streams that are open in other processes: which one has such a stream is asked on the bus,
 //! and one is told. Best effort, as all messages are that nobody waits for.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::gateway::homes::bus::Message;
-use crate::task::{Holder, Owner, SessionNumber, Task, TaskId};
+use crate::task::{Holder, SessionNumber, Task, TaskId};
 
 use super::{OWN_STREAMS, first_stream};
 
@@ -149,24 +148,6 @@ impl Far {
     /// Has questions of a task offered by whoever has its session's stream.
     pub(super) fn offer(&self, task: &Task) {
         self.tell(Message::offer(task));
-    }
-}
-
-/// Tasks whose calls this process holds.
-#[derive(Debug, Default)]
-pub(super) struct HeldHere(DashMap<TaskId, Arc<Owner>>);
-
-impl HeldHere {
-    pub(super) fn note(&self, task: &Task) {
-        self.0.insert(task.id, Arc::clone(&task.owner));
-    }
-
-    pub(super) fn forget(&self, task: TaskId) {
-        self.0.remove(&task);
-    }
-
-    pub(super) fn all(&self) -> Vec<(TaskId, Arc<Owner>)> {
-        self.0.iter().map(|held| (*held.key(), Arc::clone(held.value()))).collect()
     }
 }
 

@@ -8,9 +8,8 @@ use crate::jsonrpc::{self, ErrorObject, Id, Object, code, string_value};
 use crate::sse;
 use crate::task::dialect::core;
 use crate::task::store::Watch;
-use crate::task::{Event, Progress, Question, State, Step, Task, TaskId};
+use crate::task::{Event, Progress, Question, State, Step, Task};
 
-use crate::gateway::deliver::Deliveries;
 use crate::gateway::exchange::{Exchange, Happening, Trace};
 use crate::gateway::rejection::Fault;
 
@@ -51,9 +50,9 @@ impl<'a> Conversation<'a> {
     }
 
     pub(super) async fn run(mut self, watch: &mut Watch) -> End {
-        let Record { gateway, task, .. } = self.record;
-        let _held = HeldHere { deliveries: &gateway.deliveries, task: task.id };
-        gateway.deliveries.held_here(task);
+        let Record { gateway, hold, .. } = self.record;
+        // Before the look at the record: whoever looks for streams that went meanwhile finds the task.
+        hold.may_ask();
         if let Ok(Some(task)) = self.record.current().await {
             gateway.deliveries.release_dead(&gateway.ledger, &task).await;
         }
@@ -300,18 +299,6 @@ impl<'a> Conversation<'a> {
             self.record.gateway.deliveries.void(&task, question);
             drop(self.record.apply(Event::Settle { upstream_id }).await);
         }
-    }
-}
-
-/// Has other replicas' streams looked after while the call is held here.
-struct HeldHere<'a> {
-    deliveries: &'a Deliveries,
-    task: TaskId,
-}
-
-impl Drop for HeldHere<'_> {
-    fn drop(&mut self) {
-        self.deliveries.held_no_more(self.task);
     }
 }
 

@@ -4,13 +4,9 @@ use async_trait::async_trait;
 use http::HeaderMap;
 
 use super::*;
-use crate::gateway::eras::{Eras, Setting};
-use crate::gateway::policy::ToolPolicy;
-use crate::gateway::pool::SessionPolicy;
-use crate::gateway::rules::Rules;
+use crate::gateway::sample;
 use crate::metrics::Metrics;
 use crate::oauth::secret::SubjectToken;
-use crate::tenant::fair::FairQueue;
 use crate::upstream::{Error, Listening, Opened, Outgoing, Reply, Upstream};
 
 /// A server that is never asked anything here.
@@ -44,21 +40,7 @@ impl Upstream for Nowhere {
 
 fn route(name: &str) -> Route {
     let metrics = Metrics::new(&[name.into()], &[]);
-    Route {
-        name: name.into(),
-        upstream: Arc::new(Nowhere),
-        places: FairQueue::new(1, 1),
-        eras: Eras::new(Setting::Auto),
-        tools: ToolPolicy::default(),
-        rules: Rules::default(),
-        schemas: crate::gateway::schemas::Schemas::default(),
-        native: false,
-        max_message: 1024,
-        subjects: None,
-        passes_authorization: false,
-        sessions: SessionPolicy::Auto,
-        metrics: Arc::clone(metrics.route(name)),
-    }
+    sample::route(name, Arc::new(Nowhere), &metrics)
 }
 
 fn alice() -> Principal {

@@ -36,6 +36,14 @@ fn held(replica: &process::Replica) -> [Option<i64>; 3] {
     })
 }
 
+/// What answers the one question of a task.
+#[track_caller]
+fn answered(id: &str, asking: &Value) -> Value {
+    let requests: Vec<&String> = asking["inputRequests"].as_object().unwrap().keys().collect();
+    let [key] = requests[..] else { panic!("one question: {asking}") };
+    json!({"taskId": id, "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}}})
+}
+
 #[track_caller]
 fn assert_lost(task: &Value, reason: &str) {
     assert_eq!(task["error"]["data"]["reason"], reason, "{task}");
@@ -46,10 +54,7 @@ async fn an_answer_is_read_on_and_the_holder_that_wakes_up_says_nothing() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(resumable(), policy(OnLost::Fail)).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(client, "report", json!({"sections": 3})).await;
-        world.upstream.until(|stats| stats.tool("report").started == 1).await;
-        world.upstream.release();
-        world.store.noted_event().await;
+        let id = world.report_on(&first, client, 3).await;
         let frozen = first.freeze().await;
         assert_eq!((held(&first), held(&second)), ([Some(0), Some(1), Some(0)], [Some(0); 3]));
         assert_eq!(second.take_up(&first).await, 1);
@@ -81,10 +86,7 @@ async fn a_call_that_became_a_task_under_way_is_read_on() {
     let defer = Some(Duration::from_millis(1));
     let world = World::new(resumable(), TaskPolicy { defer, ..policy(OnLost::Fail) }).await;
     let (first, second) = (world.process("first"), world.replica("second"));
-    let id = first.start(Client::Modern, "report", json!({"sections": 2})).await;
-    world.upstream.until(|stats| stats.tool("report").started == 1).await;
-    world.upstream.release();
-    world.store.noted_event().await;
+    let id = world.report_on(&first, Client::Modern, 2).await;
     let _frozen = first.freeze().await;
     assert_eq!(second.take_up(&first).await, 1);
     world.upstream.until(|stats| stats.resumed == 1).await;
@@ -101,11 +103,9 @@ async fn questions_that_are_open_and_answers_that_were_not_posted_go_on() {
             let (first, second) = (world.process("first"), world.replica("second"));
             let id = first.start(client, "ask", json!({})).await;
             let asking = first.until(&id, "input_required").await;
-            world.store.noted_event().await;
+            world.store.noted("\"event\":\"").await;
             let frozen = first.freeze().await;
-            let key = asking["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
-            let answer = json!({"action": "accept", "content": {"name": "Ada"}});
-            let update = json!({"taskId": id, "inputResponses": {key: answer}});
+            let update = answered(&id, &asking);
             if is_answered_before {
                 second.modern("tasks/update", update.clone()).await;
             }
@@ -135,9 +135,7 @@ async fn a_round_that_waits_for_answers_goes_on() {
             let asking = first.until(&id, "input_required").await;
             world.store.noted("\"round\":{").await;
             let frozen = first.freeze().await;
-            let key = asking["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
-            let answer = json!({"action": "accept", "content": {"name": "Ada"}});
-            let update = json!({"taskId": id, "inputResponses": {key: answer}});
+            let update = answered(&id, &asking);
             if is_answered_before {
                 second.modern("tasks/update", update.clone()).await;
             }
@@ -161,8 +159,7 @@ async fn what_cant_be_read_on_has_failed_and_the_upstream_is_told() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(Options::default(), policy(OnLost::Fail)).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(client, "hold", json!({})).await;
-        world.upstream.until(|stats| stats.tool("hold").started == 1).await;
+        let id = world.begin_on(&first, client, "hold", json!({})).await;
         let frozen = first.freeze().await;
         assert_eq!(second.take_up(&first).await, 1);
         assert_lost(&second.until(&id, "failed").await, "replica_lost");
@@ -183,8 +180,7 @@ async fn only_what_says_that_it_may_is_run_again() {
                 let options = Options { era, ..Options::default() };
                 let world = World::new(options, policy(OnLost::RetryIdempotent)).await;
                 let (first, second) = (world.process("first"), world.replica("second"));
-                let id = first.start(client, tool, json!({})).await;
-                world.upstream.until(|stats| stats.tool(tool).started == 1).await;
+                let id = world.begin_on(&first, client, tool, json!({})).await;
                 let frozen = first.freeze().await;
                 assert_eq!(second.take_up(&first).await, 1);
                 if runs == 2 {
@@ -210,10 +206,7 @@ async fn a_stream_that_the_upstream_does_not_know_any_more_is_not_waited_for() {
     for (on_lost, runs) in [(OnLost::Fail, 1), (OnLost::RetryIdempotent, 2)] {
         let world = World::new(resumable(), policy(on_lost)).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(Client::Legacy, "report", json!({"sections": 2})).await;
-        world.upstream.until(|stats| stats.tool("report").started == 1).await;
-        world.upstream.release();
-        world.store.noted_event().await;
+        let id = world.report_on(&first, Client::Legacy, 2).await;
         let _frozen = first.freeze().await;
         world.upstream.forget_sessions();
         assert_eq!(second.take_up(&first).await, 1);
@@ -281,10 +274,7 @@ async fn a_holder_that_is_awake_lets_go_at_once() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(resumable(), policy(OnLost::Fail)).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(client, "report", json!({"sections": 2})).await;
-        world.upstream.until(|stats| stats.tool("report").started == 1).await;
-        world.upstream.release();
-        world.store.noted_event().await;
+        let id = world.report_on(&first, client, 2).await;
         assert_eq!(second.take_up(&first).await, 1);
         first.gateway.calls_over().await;
         world.upstream.until(|stats| stats.resumed >= 1).await;
@@ -300,9 +290,8 @@ async fn an_outcome_waits_for_a_store_that_is_away() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(Options::default(), policy(OnLost::Fail)).await;
         let first = world.replica("first");
-        let id = first.start(client, "hold", json!({})).await;
-        world.upstream.until(|stats| stats.tool("hold").started == 1).await;
-        world.store.failing.store(3, Ordering::SeqCst);
+        let id = world.begin_on(&first, client, "hold", json!({})).await;
+        world.store.failing_changes.store(3, Ordering::SeqCst);
         world.upstream.release();
         first.until(&id, "completed").await;
         assert_eq!(world.upstream.stats().cancelled.len(), 0, "{client:?}");
@@ -314,14 +303,11 @@ async fn a_takeover_that_was_not_answered_is_gone_on_with() {
     for client in [Client::Legacy, Client::Modern] {
         let world = World::new(resumable(), policy(OnLost::Fail)).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(client, "report", json!({"sections": 2})).await;
-        world.upstream.until(|stats| stats.tool("report").started == 1).await;
-        world.upstream.release();
-        world.store.noted_event().await;
+        let id = world.report_on(&first, client, 2).await;
         assert_eq!(first.take_up_strays().await, 0);
         let frozen = first.freeze().await;
         // Given a takeover that was done, and nobody was told,
-        world.store.unanswered_takeovers.store(1, Ordering::SeqCst);
+        world.store.lost_takeovers.store(1, Ordering::SeqCst);
         let routes = [second.route.clone()];
         assert!(second.gateway.take_up(&routes, &first.holder, super::Lost::Replica).await.is_err());
         assert_eq!(second.take_up(&first).await, 0);
@@ -344,17 +330,13 @@ async fn a_question_that_may_stand_in_the_record_is_waited_for() {
             let world = World::new(Options::default(), policy(OnLost::Fail)).await;
             let first = world.replica("first");
             // Given a question whose record the store takes without a word, or not at all,
-            let failing = if is_written { &world.store.unanswered } else { &world.store.failing };
+            let failing = if is_written { &world.store.lost_replies } else { &world.store.failing_changes };
             failing.store(1, Ordering::SeqCst);
             let id = first.start(client, "ask", json!({})).await;
             let asking = first.until(&id, "input_required").await;
             assert_eq!(failing.load(Ordering::SeqCst), 0);
             // then it is asked once, and its answer is what the server waits for.
-            let requests = asking["inputRequests"].as_object().unwrap();
-            assert_eq!(requests.len(), 1);
-            let answer = json!({"action": "accept", "content": {"name": "Ada"}});
-            let key = requests.keys().next().unwrap().clone();
-            first.modern("tasks/update", json!({"taskId": id, "inputResponses": {key: answer}})).await;
+            first.modern("tasks/update", answered(&id, &asking)).await;
             let task = first.until(&id, "completed").await;
             assert!(task["result"].to_string().contains("Ada"), "{task}");
             assert_eq!(world.upstream.stats().answers, 1, "{client:?}");
@@ -369,8 +351,7 @@ async fn what_is_late_or_has_no_route_has_failed_in_its_own_words() {
         let policy = TaskPolicy { deadline, ..policy(OnLost::RetryIdempotent) };
         let world = World::new(Options::default(), policy).await;
         let (first, second) = (world.process("first"), world.replica("second"));
-        let id = first.start(Client::Legacy, "hold", json!({})).await;
-        world.upstream.until(|stats| stats.tool("hold").started == 1).await;
+        let id = world.begin_on(&first, Client::Legacy, "hold", json!({})).await;
         let _frozen = first.freeze().await;
         let is_late = reason == "deadline";
         if is_late {

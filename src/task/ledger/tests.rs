@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;
+use crate::task::sample;
 use crate::task::state::{Answer, Progress};
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
@@ -45,14 +46,7 @@ fn conflicting(conflicts: usize) -> Ledger {
 }
 
 fn alice() -> Owner {
-    Owner {
-        tenant: "acme".into(),
-        issuer: "https://login.example".into(),
-        subject: "alice".into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    }
+    Owner { issuer: "https://login.example".into(), ..sample::owner("acme", "alice") }
 }
 
 fn new_task() -> NewTask {
@@ -91,6 +85,18 @@ async fn a_new_task_can_be_read() {
     assert_eq!(read.expires_at().since(read.created_at), Duration::from_secs(3600));
     let listed = ledger.list(&alice(), None, 10).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [task.id]);
+}
+
+#[tokio::test]
+async fn only_what_is_held_and_may_ask_is_looked_at_for_questions() {
+    let ledger = ledger();
+    let _quiet = ledger.create(new_task(), &LIMITS).await.unwrap();
+    let (task, hold) = ledger.create(new_task(), &LIMITS).await.unwrap();
+    assert_eq!(ledger.asking(), []);
+    hold.may_ask();
+    assert_eq!(ledger.asking(), [(Arc::clone(&task.owner), task.id)]);
+    drop(hold);
+    assert_eq!(ledger.asking(), []);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use super::{CreateRate, Limits, Position, Quota, QuotaReason, Step, Store, Store
 use crate::clock::{Clock, Timestamp};
 use crate::jobs::Jobs;
 use crate::jsonrpc::Id;
+use crate::task::sample::{self, owner};
 use crate::task::state::{Answer, Ending, Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -79,17 +80,6 @@ const HOUR: Duration = Duration::from_secs(3600);
 const AMPLE: Limits =
     Limits { running_tasks: 1000, queued_tasks: 1000, kept_tasks: 100_000, kept_bytes: 1 << 30, creates: None };
 
-fn owner(tenant: &str, subject: &str) -> Owner {
-    Owner {
-        tenant: tenant.into(),
-        issuer: "".into(),
-        subject: subject.into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    }
-}
-
 fn alice() -> Owner {
     owner("acme", "alice")
 }
@@ -103,23 +93,8 @@ fn task(owner: &Owner) -> Task {
 }
 
 fn task_made_at(owner: &Owner, created_at: Timestamp, ttl: Duration) -> Task {
-    Task {
-        id: TaskId::random(),
-        owner: Arc::new(owner.clone()),
-        tool: "report".into(),
-        session: 7,
-        progress_token: Some("\"p\"".into()),
-        created_at,
-        updated_at: created_at,
-        ttl,
-        poll_interval: Duration::from_secs(1),
-        deadline: created_at.plus(HOUR),
-        state: State::Queued,
-        status_message: None,
-        holder: Holder::from_text("first"),
-        epoch: 0,
-        version: 0,
-    }
+    let deadline = created_at.plus(HOUR);
+    Task { progress_token: Some("\"p\"".into()), deadline, ..sample::task(owner.clone(), created_at, ttl) }
 }
 
 /// A task that expired a second ago.

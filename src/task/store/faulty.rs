@@ -3,30 +3,47 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use async_trait::async_trait;
+use tokio::sync::watch;
 
+use super::StoreError;
 use super::memory::MemoryStore;
-use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
-use crate::clock::{Clock, Timestamp};
-use crate::task::{Holder, Outcome, Owner, Task, TaskId};
+use super::wrapper::{Operation, Wrapper};
+use crate::clock::Clock;
 
-/// Fails so many of the next operations of a kind, then works.
+/// Fails so many of the next operations of a kind, then works; and tells what is noted of calls.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    pub(crate) store: MemoryStore,
+    store: MemoryStore,
     pub(crate) conflicts: AtomicUsize,
+    pub(crate) failing_changes: AtomicUsize,
     pub(crate) failing_purges: AtomicUsize,
     /// Reads and watches.
     pub(crate) failing_reads: AtomicUsize,
     /// Changes that are written, and of which nobody is told so.
     pub(crate) lost_replies: AtomicUsize,
+    /// The same of takeovers.
+    pub(crate) lost_takeovers: AtomicUsize,
+    trails: watch::Sender<Vec<Arc<str>>>,
 }
 
 impl FaultyStore {
     /// One that works.
     pub(crate) fn new(clock: Clock) -> Self {
-        let [conflicts, failing_purges, failing_reads, lost_replies] = Default::default();
-        Self { store: MemoryStore::new(clock), conflicts, failing_purges, failing_reads, lost_replies }
+        Self::over(MemoryStore::new(clock))
+    }
+
+    /// The same over this one.
+    pub(crate) fn over(store: MemoryStore) -> Self {
+        let [conflicts, failing_changes, failing_purges, failing_reads, lost_replies, lost_takeovers] =
+            Default::default();
+        let trails = watch::Sender::default();
+        Self { store, conflicts, failing_changes, failing_purges, failing_reads, lost_replies, lost_takeovers, trails }
+    }
+
+    /// Waits until a trail was noted that has this in it.
+    pub(crate) async fn noted(&self, part: &str) {
+        let has_it = |trails: &Vec<Arc<str>>| trails.iter().any(|trail| trail.contains(part));
+        drop(self.trails.subscribe().wait_for(has_it).await.unwrap());
     }
 }
 
@@ -34,97 +51,36 @@ fn take(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-fn away() -> StoreError {
-    StoreError::Unavailable("no disk".into())
+fn away(why: &'static str) -> StoreError {
+    StoreError::Unavailable(why.into())
 }
 
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Store for FaultyStore {
-    async fn create(&self, task: Task, draft: Option<Arc<str>>, limits: &Limits) -> Result<Arc<Task>, StoreError> {
-        self.store.create(task, draft, limits).await
+impl Wrapper for FaultyStore {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
     }
 
-    async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
-        if take(&self.failing_reads) {
-            return Err(away());
-        }
-        self.store.read(owner, id).await
-    }
-
-    async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
-        self.store.outcome(owner, id).await
-    }
-
-    async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {
-        self.store.note_read(owner, id).await
-    }
-
-    async fn replace(&self, task: Task, outcome: Option<Outcome>) -> Result<Arc<Task>, StoreError> {
-        if take(&self.conflicts) {
-            return Err(StoreError::Conflict);
-        }
-        let replaced = self.store.replace(task, outcome).await;
-        if replaced.is_ok() && take(&self.lost_replies) {
-            return Err(StoreError::Unavailable("no answer".into()));
-        }
-        replaced
-    }
-
-    async fn list(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Result<Vec<Arc<Task>>, StoreError> {
-        self.store.list(owner, after, limit).await
-    }
-
-    async fn purge(&self, now: Timestamp, at_most: usize) -> Result<Purged, StoreError> {
-        if take(&self.failing_purges) {
-            return Err(away());
-        }
-        self.store.purge(now, at_most).await
-    }
-
-    async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
-        if take(&self.failing_reads) {
-            return Err(away());
-        }
-        self.store.watch(owner, id).await
-    }
-
-    async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
-        self.store.usage(tenant).await
-    }
-
-    fn outlives_holders(&self) -> bool {
-        self.store.outlives_holders()
-    }
-
-    async fn note_trail(
+    async fn around<T: Send>(
         &self,
-        owner: &Owner,
-        id: TaskId,
-        epoch: u64,
-        step: Step,
-        trail: Arc<str>,
-    ) -> Result<(), StoreError> {
-        self.store.note_trail(owner, id, epoch, step, trail).await
-    }
-
-    async fn holders(&self) -> Result<Vec<Holder>, StoreError> {
-        self.store.holders().await
-    }
-
-    async fn take_over(&self, from: &Holder, by: &Holder, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
-        self.store.take_over(from, by, at_most).await
-    }
-
-    async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
-        self.store.take_strays(by, known, at_most).await
-    }
-
-    fn lost_words(&self) -> u64 {
-        self.store.lost_words()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.store.bytes()
+        operation: Operation<'_>,
+        doing: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        match operation {
+            Operation::Read | Operation::Watch if take(&self.failing_reads) => return Err(away("no disk")),
+            Operation::Purge if take(&self.failing_purges) => return Err(away("no disk")),
+            Operation::Replace if take(&self.conflicts) => return Err(StoreError::Conflict),
+            Operation::Replace if take(&self.failing_changes) => return Err(away("no disk")),
+            _ => {}
+        }
+        let done = doing.await?;
+        match operation {
+            Operation::Replace if take(&self.lost_replies) => return Err(away("no answer")),
+            Operation::TakeOver if take(&self.lost_takeovers) => return Err(away("no answer")),
+            Operation::NoteTrail(trail) => self.trails.send_modify(|trails| trails.push(Arc::clone(trail))),
+            _ => {}
+        }
+        Ok(done)
     }
 }

@@ -242,7 +242,7 @@ impl Inner {
         let creating = self.of_tenant(&self.scripts.create, &tenant, &args);
         let indexing = || self.index(&tenant, &task.holder, Some((&expiry, &sent)));
         // Also where whoever wants the task goes away meanwhile.
-        let mut doubt = Doubt { inner: self, owner: Arc::clone(&task.owner), id: task.id, is_over: false };
+        let mut doubt = CreationInDoubt { inner: self, owner: Arc::clone(&task.owner), id: task.id, is_over: false };
         let (made, indexed) = if self.hub.is_ordered() {
             // Sent together, carried out one after the other.
             join(creating, indexing()).await
@@ -416,14 +416,14 @@ impl Inner {
 
 /// A creation of which nobody knows whether it was carried out, or still will be. Unless that is over, it is taken back,
 /// since nobody would hold its call.
-struct Doubt<'a> {
+struct CreationInDoubt<'a> {
     inner: &'a Inner,
     owner: Arc<Owner>,
     id: TaskId,
     is_over: bool,
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for CreationInDoubt<'_> {
     fn drop(&mut self) {
         let mut doubtful = lock(&self.inner.doubtful);
         if !self.is_over && doubtful.len() < MOST_DOUBTFUL {

@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::task::store::faulty::FaultyStore;
 use crate::task::store::memory::MemoryStore;
-use crate::task::{Holder, Limits, NewTask, Owner, Status, Store, Task, TaskId};
+use crate::task::{Holder, Limits, NewTask, Owner, Status, Store, Task, TaskId, sample};
 
 const LIMITS: Limits =
     Limits { running_tasks: 10_000, queued_tasks: 0, kept_tasks: 10_000, kept_bytes: 1 << 20, creates: None };
@@ -32,10 +32,7 @@ fn swept(store: Arc<dyn Store>, clock: Clock) -> Swept {
     let ledger = Ledger::new(store, Holder::begin("test"), clock, Arc::new(observer));
     let jobs = Jobs::default();
     start(&jobs, ledger.clone());
-    let name = || Arc::<str>::from("x");
-    let owner =
-        Owner { tenant: name(), issuer: name(), subject: name(), client: name(), principal: [0; 16], route: name() };
-    Swept { ledger, expired, owner: Arc::new(owner), jobs }
+    Swept { ledger, expired, owner: Arc::new(sample::owner("acme", "alice")), jobs }
 }
 
 fn in_memory() -> Swept {

@@ -12,7 +12,7 @@ use crate::jsonrpc::{self, Id};
 use crate::upstream::Kind;
 
 /// Long enough for a loaded machine; nothing waits for it to pass.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// A server in a POSIX shell: `initialize`, `echo`, and several ways to misbehave.
 const SERVER: &str = r#"
@@ -33,7 +33,7 @@ fn stdio(script: &str) -> Stdio {
     stdio_with(script, |_| {})
 }
 
-fn stdio_with(script: &str, change: impl FnOnce(&mut Config)) -> Stdio {
+pub(super) fn stdio_with(script: &str, change: impl FnOnce(&mut Config)) -> Stdio {
     let mut config = Config::new(["/bin/sh", "-c", script].map(str::to_owned).to_vec());
     config.connect_timeout = LIMIT;
     config.grace = LIMIT;
@@ -45,7 +45,12 @@ async fn open(stdio: &Stdio) -> Result<Opened, Error> {
     timeout(LIMIT, stdio.open(r#"{"protocolVersion":"2025-11-25"}"#, HeaderMap::new(), None)).await.unwrap()
 }
 
-async fn send(stdio: &Stdio, session: &SessionKey, id: u64, method: &str) -> Result<mpsc::Receiver<Bytes>, Error> {
+pub(super) async fn send(
+    stdio: &Stdio,
+    session: &SessionKey,
+    id: u64,
+    method: &str,
+) -> Result<mpsc::Receiver<Bytes>, Error> {
     let id = Id::number(id);
     let body = jsonrpc::request(&id, method, Some("{}"));
     let message = Outgoing { kind: Kind::Request { id, progress_token: None }, body, headers: HeaderMap::new() };

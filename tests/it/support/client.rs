@@ -12,7 +12,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::ClientConfig;
 
-use super::{Answer, Authority, within};
+use super::{Answer, Authority, until_status, within};
 
 type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
@@ -324,16 +324,7 @@ impl Client {
 
     /// Polls until the task has that status.
     pub(crate) async fn until(&self, id: &str, status: &str) -> Value {
-        within(async {
-            loop {
-                let task = self.task(id).await;
-                if task["status"] == status {
-                    return task;
-                }
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
+        until_status(async || self.task(id).await, status).await
     }
 
     /// `tasks/result` to its end; the response.

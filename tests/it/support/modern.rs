@@ -11,7 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Gateway, within};
+use super::{Answer, Gateway, until_status, within};
 
 /// The version that this client speaks.
 pub(crate) const MODERN: &str = "2026-07-28";
@@ -242,16 +242,7 @@ impl Modern {
 
     /// Polls until the task has that status.
     pub(crate) async fn until(&self, id: &str, status: &str) -> Value {
-        within(async {
-            loop {
-                let task = self.task(id).await;
-                if task["status"] == status {
-                    return task;
-                }
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
+        until_status(async || self.task(id).await, status).await
     }
 
     /// `tasks/update`

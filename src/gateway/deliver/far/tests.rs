@@ -1,7 +1,7 @@
 //! Which process hears of a task: asked once, remembered for a while, forgotten when it says so.
 
 use crate::clock::Timestamp;
-use crate::task::{Asked, State};
+use crate::task::{Asked, State, sample};
 
 use super::*;
 
@@ -39,33 +39,9 @@ impl World {
 }
 
 fn task() -> Task {
-    let name = |text: &str| text.into();
-    let owner = Owner {
-        tenant: name("t"),
-        issuer: name(""),
-        subject: name("s"),
-        client: name(""),
-        principal: [0; 16],
-        route: name("r"),
-    };
     let now = Timestamp::from_millis(1_767_225_600_000);
-    Task {
-        id: TaskId::random(),
-        owner: owner.into(),
-        tool: name("x"),
-        session: 7,
-        progress_token: None,
-        created_at: now,
-        updated_at: now,
-        ttl: FRESH,
-        poll_interval: FRESH,
-        deadline: now,
-        state: State::Held(Asked::default()),
-        status_message: None,
-        holder: Holder::begin("me"),
-        epoch: 1,
-        version: 1,
-    }
+    let (state, holder) = (State::Held(Asked::default()), Holder::begin("me"));
+    Task { state, holder, epoch: 1, version: 1, ..sample::task(sample::owner("t", "s"), now, FRESH) }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,37 +3,17 @@
 use super::*;
 use crate::clock::Timestamp;
 use crate::jsonrpc::Id;
-use crate::task::{Answer, Asked, Event, Holder, Owner, Progress, TaskId};
+use crate::task::{Answer, Asked, Event, Progress, TaskId, sample};
 
 const SEEN: &str = "\"createdAt\":\"2026-01-01T00:00:00.000Z\",\"lastUpdatedAt\":\"2026-01-01T00:00:01.000Z\",\"ttlMs\":3600000,\"pollIntervalMs\":1000";
 
 fn task(state: State) -> Task {
-    let name = |text: &str| text.into();
-    let owner = Owner {
-        tenant: name("t"),
-        issuer: name(""),
-        subject: name("s"),
-        client: name(""),
-        principal: [0; 16],
-        route: name("r"),
-    };
     let created_at = Timestamp::from_millis(1_767_225_600_000);
     Task {
         id: TaskId::parse("0b9bfa3c-31d1-4c4e-9a0c-0d4f9d0c2b11").unwrap(),
-        owner: owner.into(),
-        tool: "x".into(),
-        session: 0,
-        progress_token: None,
-        created_at,
         updated_at: created_at.plus(Duration::from_secs(1)),
-        ttl: Duration::from_secs(3600),
-        poll_interval: Duration::from_secs(1),
-        deadline: created_at,
         state,
-        status_message: None,
-        holder: Holder::from_text("first"),
-        epoch: 1,
-        version: 1,
+        ..sample::task(sample::owner("t", "s"), created_at, Duration::from_secs(3600))
     }
 }
 

@@ -13,6 +13,7 @@ mod unreadable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::task::sample;
 use crate::task::state::{Ending, Event, State};
 use crate::task::store::contract::each_contract_test;
 use media::{Dice, FakeDisk};
@@ -29,35 +30,11 @@ fn fresh() -> Arc<dyn Store> {
 each_contract_test!(fresh());
 
 fn owner() -> Owner {
-    Owner {
-        tenant: "acme".into(),
-        issuer: "".into(),
-        subject: "alice".into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    }
+    sample::owner("acme", "alice")
 }
 
 fn new_task() -> Task {
-    let (now, hour) = (Clock::system().now(), std::time::Duration::from_secs(3600));
-    Task {
-        id: TaskId::random(),
-        owner: Arc::new(owner()),
-        tool: "report".into(),
-        session: 7,
-        progress_token: None,
-        created_at: now,
-        updated_at: now,
-        ttl: hour,
-        poll_interval: std::time::Duration::from_secs(1),
-        deadline: now.plus(hour),
-        state: State::Queued,
-        status_message: None,
-        holder: Holder::from_text("first"),
-        epoch: 0,
-        version: 0,
-    }
+    sample::task(owner(), Clock::system().now(), std::time::Duration::from_secs(3600))
 }
 
 /// All of a record, to compare it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::task::sample;
 use crate::task::state::{Asked, Ending};
 use crate::task::store::contract::each_contract_test;
 
@@ -15,31 +16,7 @@ const AMPLE: Limits =
     Limits { running_tasks: 100, queued_tasks: 100, kept_tasks: 1000, kept_bytes: 1 << 20, creates: None };
 
 fn task(tenant: &str, subject: &str, created_at: Timestamp, ttl: Duration) -> Task {
-    let owner = Owner {
-        tenant: tenant.into(),
-        issuer: "".into(),
-        subject: subject.into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    };
-    Task {
-        id: TaskId::random(),
-        owner: Arc::new(owner),
-        tool: "report".into(),
-        session: 0,
-        progress_token: None,
-        created_at,
-        updated_at: created_at,
-        ttl,
-        poll_interval: Duration::from_secs(1),
-        deadline: created_at.plus(HOUR),
-        state: State::Queued,
-        status_message: None,
-        holder: Holder::from_text("first"),
-        epoch: 0,
-        version: 0,
-    }
+    sample::task(sample::owner(tenant, subject), created_at, ttl)
 }
 
 fn with_state(task: &Task, state: State) -> Task {

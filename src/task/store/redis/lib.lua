@@ -98,6 +98,21 @@ local function is_there(record, owner)
   return of[1] == owner and tonumber(of[2]) > now
 end
 
+-- Takes a task out of all that is kept of it, and tells who watches it. Without owner and holder where the server has dropped the
+-- record by itself. Whoever removes some gives their places to others then.
+local function remove(id, owner, holder)
+  if owner then
+    redis.call('ZREM', T .. 'o:' .. owner, id)
+    redis.call('ZREM', T .. 'h:' .. holder, id)
+  end
+  leaves_place(id)
+  weighs(id, 0)
+  redis.call('ZREM', T .. 'q', id)
+  redis.call('ZREM', T .. 'x', id)
+  redis.call('DEL', T .. 't:' .. id, T .. 'r:' .. id, T .. 'd:' .. id, T .. 'l:' .. id)
+  announce(id, 0, 'x')
+end
+
 -- Makes that one the holder of an unfinished task. Gives the record with draft and trail.
 local function handed_over(id, by, state)
   local record = T .. 't:' .. id

@@ -10,15 +10,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', T .. 'x', '-inf', whole(at), 'LI
   if of[1] then
     gone[#gone + 1] = shown(record)
     bytes = bytes + #(gone[#gone][1] or '')
-    redis.call('ZREM', T .. 'o:' .. of[1], id)
-    redis.call('ZREM', T .. 'h:' .. of[2], id)
   end
-  leaves_place(id)
-  weighs(id, 0)
-  redis.call('ZREM', T .. 'q', id)
-  redis.call('ZREM', T .. 'x', id)
-  redis.call('DEL', record, T .. 'r:' .. id, T .. 'd:' .. id, T .. 'l:' .. id)
-  announce(id, 0, 'x')
+  remove(id, of[1], of[2])
 end
 promote()
 local first = redis.call('ZRANGE', T .. 'x', 0, 0, 'WITHSCORES')[2]

@@ -1,15 +1,7 @@
 -- ARGV: id, owner. Takes back a creation that may have been carried out, or still will be: then it is refused.
 local id = ARGV[1]
-local record = T .. 't:' .. id
 redis.call('SET', T .. 'n:' .. id, '', 'PX', KEEP)
-local of = redis.call('HMGET', record, 'o', 'h')
+local of = redis.call('HMGET', T .. 't:' .. id, 'o', 'h')
 if of[1] ~= ARGV[2] then return end
-leaves_place(id)
-weighs(id, 0)
-redis.call('ZREM', T .. 'o:' .. of[1], id)
-redis.call('ZREM', T .. 'h:' .. of[2], id)
-redis.call('ZREM', T .. 'q', id)
-redis.call('ZREM', T .. 'x', id)
-redis.call('DEL', record, T .. 'r:' .. id, T .. 'd:' .. id, T .. 'l:' .. id)
-announce(id, 0, 'x')
+remove(id, of[1], of[2])
 promote()

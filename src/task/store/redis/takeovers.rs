@@ -71,7 +71,7 @@ impl Inner {
             let left = (at_most - orphans.len()).to_string();
             let round = self.takeovers.round.load(Ordering::SeqCst).to_string();
             let args = [from.as_str().as_bytes(), by.as_str().as_bytes(), left.as_bytes(), round.as_bytes(), FULL];
-            let mut doubt = Doubt { inner: self, tenant: &tenant, is_over: false };
+            let mut doubt = TakeoverInDoubt { inner: self, tenant: &tenant, is_over: false };
             let mut parts = Parts::of(doubt.call(&self.scripts.take_over, &args).await?, "a takeover")?;
             let before = orphans.len();
             read_orphans(parts.value(), orphans)?;
@@ -137,7 +137,7 @@ impl Inner {
                 for ((id, _), epoch) in strays.iter().zip(&epochs).take(left) {
                     args.extend([id.as_bytes(), epoch.as_bytes()]);
                 }
-                let mut doubt = Doubt { inner: self, tenant, is_over: false };
+                let mut doubt = TakeoverInDoubt { inner: self, tenant, is_over: false };
                 let mut parts = Parts::of(doubt.call(&self.scripts.take_strays, &args).await?, "strays")?;
                 read_orphans(parts.value(), orphans)?;
                 doubt.is_over = self.hub.is_ordered();
@@ -161,13 +161,13 @@ impl Inner {
 }
 
 /// A takeover whose answer may be lost; unless that is over, there may be strays of the tenant's.
-struct Doubt<'a> {
+struct TakeoverInDoubt<'a> {
     inner: &'a Inner,
     tenant: &'a str,
     is_over: bool,
 }
 
-impl Doubt<'_> {
+impl TakeoverInDoubt<'_> {
     /// Runs the script. Where that fails for certain, there is no doubt.
     async fn call(&mut self, script: &Script, args: &[&[u8]]) -> Result<Value, StoreError> {
         let done = self.inner.of_tenant(script, self.tenant, args).await;
@@ -176,7 +176,7 @@ impl Doubt<'_> {
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for TakeoverInDoubt<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             lock(&self.inner.takeovers.doubtful).insert(self.tenant.to_owned());

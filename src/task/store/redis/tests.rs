@@ -10,6 +10,7 @@ use crate::hub::tests::sentinel::Watched;
 use crate::hub::tests::server::{self, PATIENCE, Server};
 use crate::replica::Replicas;
 use crate::replica::redis::RedisReplicas;
+use crate::task::sample;
 use crate::task::state::{Ending, Event};
 use crate::task::store::contract::each_contract_test;
 
@@ -40,31 +41,7 @@ async fn store(url: &str, prefix: &str, clock: Clock, jobs: &Jobs) -> RedisStore
 }
 
 fn task(tenant: &str, clock: Clock, ttl: Duration) -> Task {
-    let owner = Owner {
-        tenant: tenant.into(),
-        issuer: "".into(),
-        subject: "alice".into(),
-        client: "".into(),
-        principal: [0; 16],
-        route: "reports".into(),
-    };
-    Task {
-        id: TaskId::random(),
-        owner: Arc::new(owner),
-        tool: "report".into(),
-        session: 7,
-        progress_token: None,
-        created_at: clock.now(),
-        updated_at: clock.now(),
-        ttl,
-        poll_interval: Duration::from_secs(1),
-        deadline: clock.now().plus(ttl),
-        state: State::Queued,
-        status_message: None,
-        holder: Holder::from_text("first"),
-        epoch: 0,
-        version: 0,
-    }
+    sample::task(sample::owner(tenant, "alice"), clock.now(), ttl)
 }
 
 fn ended(task: &Task) -> Task {

@@ -142,16 +142,10 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::sample;
 
     fn owner(tenant: &str) -> Owner {
-        Owner {
-            tenant: tenant.into(),
-            issuer: "".into(),
-            subject: "".into(),
-            client: "".into(),
-            principal: [0; 16],
-            route: "r".into(),
-        }
+        sample::owner(tenant, "alice")
     }
 
     #[tokio::test]
@@ -179,6 +173,7 @@ mod tests {
         watches.heard(format!("{id} 0 x").as_bytes());
         assert!(!fourth.changed().await);
     }
+
     #[tokio::test]
     async fn what_one_owner_is_told_is_nobody_elses() {
         let (watches, id) = (Arc::new(Watches::default()), TaskId::random());

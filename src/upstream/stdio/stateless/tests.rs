@@ -11,10 +11,8 @@ use crate::jobs::Jobs;
 use crate::jsonrpc::{self, Object};
 use crate::mcp::version::ProtocolVersion;
 use crate::upstream::stdio::Config;
+use crate::upstream::stdio::tests::{LIMIT, send as send_on, stdio_with};
 use crate::upstream::{Listening, SessionKey, Upstream};
-
-/// Long enough for a loaded machine; nothing waits for it to pass.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A modern server in a POSIX shell.
 const SERVER: &str = r#"
@@ -33,19 +31,11 @@ done
 "#;
 
 fn stdio(script: &str) -> Stdio {
-    let mut config = Config::new(["/bin/sh", "-c", script].map(str::to_owned).to_vec());
-    (config.grace, config.probe_timeout) = (LIMIT, LIMIT);
-    Stdio::new(config, Jobs::default())
+    stdio_with(script, |config| config.probe_timeout = LIMIT)
 }
 
 async fn send(stdio: &Stdio, id: u64, method: &str) -> Result<mpsc::Receiver<Bytes>, Error> {
-    let id = Id::number(id);
-    let body = jsonrpc::request(&id, method, Some("{}"));
-    let message = Outgoing { kind: Kind::Request { id, progress_token: None }, body, headers: HeaderMap::new() };
-    match stdio.send(&stdio.stateless(), message).await? {
-        Reply::Messages(reader) => Ok(reader),
-        other => panic!("{other:?}"),
-    }
+    send_on(stdio, &stdio.stateless(), id, method).await
 }
 
 async fn next(reader: &mut mpsc::Receiver<Bytes>) -> Option<Bytes> {

@@ -32,14 +32,9 @@ struct Known {
 }
 
 fn owner_of(number: u64) -> Arc<Owner> {
-    Arc::new(Owner {
-        tenant: if number < 2 { "acme" } else { "umbrella" }.into(),
-        issuer: "".into(),
-        subject: format!("subject {number}").into(),
-        client: "".into(),
-        principal: [u8::try_from(number).unwrap(); 16],
-        route: "reports".into(),
-    })
+    let tenant = if number < 2 { "acme" } else { "umbrella" };
+    let principal = [u8::try_from(number).unwrap(); 16];
+    Arc::new(Owner { principal, ..sample::owner(tenant, &format!("subject {number}")) })
 }
 
 fn text(dice: &mut Dice) -> String {
@@ -52,25 +47,10 @@ fn text(dice: &mut Dice) -> String {
 }
 
 fn new_task(clock: Clock, dice: &mut Dice) -> Task {
-    let now = clock.now();
     let ttl = if dice.below(4) == 0 { HOUR / 2 } else { HOUR };
-    Task {
-        id: TaskId::random(),
-        owner: owner_of(dice.below(3)),
-        tool: "report".into(),
-        session: u128::from(dice.next()),
-        progress_token: None,
-        created_at: now,
-        updated_at: now,
-        ttl,
-        poll_interval: Duration::from_secs(1),
-        deadline: now.plus(HOUR),
-        state: State::Queued,
-        status_message: None,
-        holder: Holder::from_text(if dice.below(2) == 0 { "first" } else { "second" }),
-        epoch: 0,
-        version: 0,
-    }
+    let (owner, session) = (owner_of(dice.below(3)), u128::from(dice.next()));
+    let holder = Holder::from_text(if dice.below(2) == 0 { "first" } else { "second" });
+    Task { session, holder, ..sample::task(Arc::unwrap_or_clone(owner), clock.now(), ttl) }
 }
 
 /// Several changes at once, as callers ask for them; notes what was acknowledged.

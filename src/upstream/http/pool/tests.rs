@@ -8,10 +8,13 @@ use tokio::net::TcpListener;
 
 use super::*;
 
+/// A request under way.
+type Asked = tokio::task::JoinHandle<Result<Response<Arriving>, Error>>;
+
 /// A server that does what a test says, connection by connection.
 struct Server {
     listener: TcpListener,
-    wires: Arc<Wires>,
+    pool: Arc<Pool>,
     jobs: Jobs,
 }
 
@@ -20,7 +23,7 @@ impl Server {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
         let jobs = Jobs::default();
-        Self { listener, wires: Wires::new(HttpConnector::new(), url, jobs.clone()), jobs }
+        Self { listener, pool: Pool::new(HttpConnector::new(), url, jobs.clone()), jobs }
     }
 
     async fn accept(&self) -> TcpStream {
@@ -28,18 +31,35 @@ impl Server {
     }
 
     /// Sends a request in a job of its own.
-    fn ask(&self, body: &'static str) -> tokio::task::JoinHandle<Result<Response<Arriving>, Error>> {
-        let wires = Arc::clone(&self.wires);
-        self.jobs.spawn("ask", async move { wires.request(request(body)).await })
+    fn ask(&self, body: &'static str) -> Asked {
+        let pool = Arc::clone(&self.pool);
+        self.jobs.spawn("ask", async move { pool.request(request(body)).await })
+    }
+
+    /// Sends a request that comes in on a new connection.
+    async fn asked(&self, body: &'static str) -> (Asked, TcpStream) {
+        let asked = self.ask(body);
+        let mut socket = self.accept().await;
+        heard(&mut socket, body).await;
+        (asked, socket)
+    }
+
+    /// A connection that has been used and waits.
+    async fn used(&self) -> TcpStream {
+        let (asked, mut socket) = self.asked("first").await;
+        say(&mut socket, SHORT).await;
+        assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "ok");
+        assert_eq!(self.idle(), 1);
+        socket
     }
 
     fn idle(&self) -> usize {
-        self.wires.idle().wires.len()
+        self.pool.idle().connections.len()
     }
 }
 
-fn request(body: &'static str) -> Sent {
-    Request::post("/mcp").header("host", "here").body(Full::from(body)).unwrap()
+fn request(body: &'static str) -> Box<Sent> {
+    Box::new(Request::post("/mcp").header("host", "here").body(Full::from(body)).unwrap())
 }
 
 /// Reads a request whose body is that.
@@ -72,12 +92,7 @@ const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 #[tokio::test]
 async fn a_connection_is_used_again() {
     let server = Server::start().await;
-    let asked = server.ask("first");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "first").await;
-    say(&mut socket, SHORT).await;
-    assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "ok");
-    assert_eq!(server.idle(), 1);
+    let mut socket = server.used().await;
     let asked = server.ask("second");
     heard(&mut socket, "second").await;
     assert_eq!(server.idle(), 0);
@@ -89,9 +104,7 @@ async fn a_connection_is_used_again() {
 #[tokio::test]
 async fn a_body_brings_its_connection_back_at_its_end() {
     let server = Server::start().await;
-    let asked = server.ask("pieces");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "pieces").await;
+    let (asked, mut socket) = server.asked("pieces").await;
     say(&mut socket, CHUNKED).await;
     let mut body = asked.await.unwrap().unwrap().into_body();
     for piece in ["one", "two", "six"] {
@@ -108,21 +121,15 @@ async fn a_body_brings_its_connection_back_at_its_end() {
 #[tokio::test]
 async fn an_answer_given_up_closes_its_connection_unless_its_end_is_here() {
     let server = Server::start().await;
-    let asked = server.ask("head");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "head").await;
+    let (asked, mut socket) = server.asked("head").await;
     asked.abort();
     assert!(is_closed(&mut socket).await, "before the head");
-    let asked = server.ask("body");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "body").await;
+    let (asked, mut socket) = server.asked("body").await;
     say(&mut socket, &format!("{CHUNKED}1\r\na\r\n")).await;
     drop(asked.await.unwrap().unwrap());
     assert!(is_closed(&mut socket).await, "before the end");
     assert_eq!(server.idle(), 0);
-    let asked = server.ask("end");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "end").await;
+    let (asked, mut socket) = server.asked("end").await;
     say(&mut socket, &format!("{CHUNKED}1\r\na\r\n0\r\n\r\n")).await;
     drop(asked.await.unwrap().unwrap());
     assert_eq!(server.idle(), 1);
@@ -131,21 +138,15 @@ async fn an_answer_given_up_closes_its_connection_unless_its_end_is_here() {
 #[tokio::test]
 async fn what_an_idle_connection_did_not_take_goes_out_on_another() {
     let server = Server::start().await;
-    let asked = server.ask("first");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "first").await;
-    say(&mut socket, SHORT).await;
-    text(asked.await.unwrap().unwrap()).await.unwrap();
-    let bell = Arc::clone(&server.wires.idle().wires[0].1.bell);
+    let socket = server.used().await;
+    let bell = Arc::clone(&server.pool.idle().connections[0].1.bell);
     bell.hush();
     drop(socket);
     // Until its end is here.
     while !bell.rang.load(Ordering::Acquire) {
         tokio::task::yield_now().await;
     }
-    let asked = server.ask("second");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "second").await;
+    let (asked, mut socket) = server.asked("second").await;
     say(&mut socket, SHORT).await;
     assert_eq!(text(asked.await.unwrap().unwrap()).await.unwrap(), "ok");
 }
@@ -154,17 +155,13 @@ async fn what_an_idle_connection_did_not_take_goes_out_on_another() {
 async fn what_was_sent_is_not_sent_again() {
     let server = Server::start().await;
     for is_used in [false, true] {
-        let asked = server.ask("first");
-        let mut socket = server.accept().await;
-        heard(&mut socket, "first").await;
-        let asked = if is_used {
-            say(&mut socket, SHORT).await;
-            text(asked.await.unwrap().unwrap()).await.unwrap();
+        let (asked, socket) = if is_used {
+            let mut socket = server.used().await;
             let asked = server.ask("second");
             heard(&mut socket, "second").await;
-            asked
+            (asked, socket)
         } else {
-            asked
+            server.asked("first").await
         };
         drop(socket);
         assert!(matches!(asked.await.unwrap(), Err(Error::Lost(_))), "{is_used}");
@@ -174,9 +171,7 @@ async fn what_was_sent_is_not_sent_again() {
 #[tokio::test]
 async fn a_body_that_breaks_off_fails() {
     let server = Server::start().await;
-    let asked = server.ask("cut");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "cut").await;
+    let (asked, mut socket) = server.asked("cut").await;
     say(&mut socket, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab").await;
     let response = asked.await.unwrap().unwrap();
     drop(socket);
@@ -188,17 +183,13 @@ async fn a_body_that_breaks_off_fails() {
 async fn nobody_there_is_told_apart() {
     let server = Server::start().await;
     drop(server.listener);
-    assert!(matches!(server.wires.request(request("any")).await, Err(Error::Connect(_))));
+    assert!(matches!(server.pool.request(request("any")).await, Err(Error::Connect(_))));
 }
 
 #[tokio::test]
 async fn idle_connections_are_dropped() {
     let server = Server::start().await;
-    let asked = server.ask("first");
-    let mut socket = server.accept().await;
-    heard(&mut socket, "first").await;
-    say(&mut socket, SHORT).await;
-    text(asked.await.unwrap().unwrap()).await.unwrap();
+    let mut socket = server.used().await;
     assert_eq!(server.jobs.running(), 1);
     tokio::time::pause();
     tokio::time::advance(IDLE_LIMIT + Duration::from_secs(1)).await;

@@ -40,7 +40,7 @@ pub(super) type Sent = Request<Full<Bytes>>;
 
 /// Connections to one server, for those who run on one thread.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Pool {
     connector: HttpConnector,
     url: Uri,
     jobs: Jobs,
@@ -50,12 +50,12 @@ pub(super) struct Wires {
 #[derive(Debug, Default)]
 struct Idle {
     /// Since when. The one that was used last is the last.
-    wires: VecDeque<(Instant, Wire)>,
+    connections: VecDeque<(Instant, Pooled)>,
     /// A job drops those that nobody uses.
     is_tidied: bool,
 }
 
-impl Wires {
+impl Pool {
     pub(super) fn new(connector: HttpConnector, url: Uri, jobs: Jobs) -> Arc<Self> {
         Arc::new(Self { connector, url, jobs, idle: Mutex::default() })
     }
@@ -66,12 +66,12 @@ impl Wires {
     /// [`Error::Connect`] when nothing was sent, [`Error::Lost`].
     pub(super) async fn request(self: &Arc<Self>, mut request: Box<Sent>) -> Result<Response<Arriving>, Error> {
         loop {
-            let (wire, is_used) = match self.take() {
-                Some(wire) => (wire, true),
+            let (pooled, is_used) = match self.take() {
+                Some(pooled) => (pooled, true),
                 // Boxed: every request would have room for it.
                 None => (Box::pin(self.connect()).await?, false),
             };
-            match self.exchange(wire, request).await {
+            match self.exchange(pooled, request).await {
                 Ok(response) => return Ok(response),
                 // The server has closed it meanwhile, and was sent nothing.
                 Err(mut error) => match error.take_message() {
@@ -83,25 +83,25 @@ impl Wires {
         }
     }
 
-    async fn connect(&self) -> Result<Wire, Error> {
+    async fn connect(&self) -> Result<Pooled, Error> {
         let socket =
             self.connector.clone().call(self.url.clone()).await.map_err(|error| Error::Connect(error.into()))?;
         let (sender, connection) = handshake(socket).await.map_err(|error| Error::Connect(error.into()))?;
         let bell = Arc::new(Bell::default());
-        Ok(Wire { sender, connection: Box::new(connection), waker: Arc::clone(&bell).into(), bell })
+        Ok(Pooled { sender, connection: Box::new(connection), waker: Arc::clone(&bell).into(), bell })
     }
 
     async fn exchange(
         self: &Arc<Self>,
-        mut wire: Wire,
+        mut pooled: Pooled,
         request: Box<Sent>,
     ) -> Result<Response<Arriving>, TrySendError<Sent>> {
         // Without a budget, since it could not wake anybody for the next one.
-        let mut answer = pin!(unconstrained(wire.sender.try_send_request(*request)));
-        let mut wire = Some(wire);
-        let response = poll_fn(|cx| Wire::poll(&mut wire, cx, |cx| answer.as_mut().poll(cx))).await?;
+        let mut answer = pin!(unconstrained(pooled.sender.try_send_request(*request)));
+        let mut pooled = Some(pooled);
+        let response = poll_fn(|cx| Pooled::poll(&mut pooled, cx, |cx| answer.as_mut().poll(cx))).await?;
         Ok(response.map(|incoming| {
-            let mut arriving = Arriving { incoming, wire, home: Some(Arc::clone(self)) };
+            let mut arriving = Arriving { incoming, pooled, pool: Some(Arc::clone(self)) };
             // Most answers came with their heads.
             arriving.give_back();
             arriving
@@ -112,21 +112,21 @@ impl Wires {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Wire> {
-        let (since, wire) = self.idle().wires.pop_back()?;
-        (since.elapsed() < IDLE_LIMIT).then_some(wire)
+    fn take(&self) -> Option<Pooled> {
+        let (since, pooled) = self.idle().connections.pop_back()?;
+        (since.elapsed() < IDLE_LIMIT).then_some(pooled)
     }
 
-    fn give_back(self: &Arc<Self>, wire: Wire) {
+    fn give_back(self: &Arc<Self>, pooled: Pooled) {
         let mut idle = self.idle();
-        if idle.wires.len() >= MOST_IDLE {
-            idle.wires.pop_front();
+        if idle.connections.len() >= MOST_IDLE {
+            idle.connections.pop_front();
         }
-        idle.wires.push_back((Instant::now(), wire));
+        idle.connections.push_back((Instant::now(), pooled));
         if !idle.is_tidied {
             // What is dropped with its runtime finds none.
             if Handle::try_current().is_err() {
-                return idle.wires.clear();
+                return idle.connections.clear();
             }
             idle.is_tidied = true;
             drop(idle);
@@ -137,12 +137,12 @@ impl Wires {
     /// Drops those that were idle for too long, and says when the next one will have been.
     fn drop_old(&self) -> Option<Instant> {
         let (now, mut idle) = (Instant::now(), self.idle());
-        while let Some((since, _)) = idle.wires.front() {
+        while let Some((since, _)) = idle.connections.front() {
             let over = *since + IDLE_LIMIT;
             if over > now {
                 return Some(over);
             }
-            idle.wires.pop_front();
+            idle.connections.pop_front();
         }
         idle.is_tidied = false;
         None
@@ -150,8 +150,8 @@ impl Wires {
 }
 
 /// Drops connections that nobody uses until there are none.
-async fn tidy(wires: Weak<Wires>, jobs: Jobs) {
-    while let Some(next) = wires.upgrade().and_then(|wires| wires.drop_old()) {
+async fn tidy(pool: Weak<Pool>, jobs: Jobs) {
+    while let Some(next) = pool.upgrade().and_then(|pool| pool.drop_old()) {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
             () = jobs.stopping().cancelled() => return,
@@ -161,7 +161,7 @@ async fn tidy(wires: Weak<Wires>, jobs: Jobs) {
 
 /// One connection.
 #[derive(Debug)]
-struct Wire {
+struct Pooled {
     sender: SendRequest<Full<Bytes>>,
     connection: Box<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
     bell: Arc<Bell>,
@@ -169,14 +169,14 @@ struct Wire {
     waker: Waker,
 }
 
-impl Wire {
+impl Pooled {
     /// Polls for what only the connection makes ready, and carries that on while there is nothing. One that has ended is dropped.
     fn poll<T>(
-        wire: &mut Option<Self>,
+        pooled: &mut Option<Self>,
         cx: &mut Context<'_>,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        let Some(carried) = wire else { return poll(cx) };
+        let Some(carried) = pooled else { return poll(cx) };
         carried.bell.hush();
         let nobody = &mut Context::from_waker(Waker::noop());
         if let ready @ Poll::Ready(_) = poll(nobody) {
@@ -185,7 +185,7 @@ impl Wire {
         let connection = Pin::new(&mut *carried.connection);
         if connection.poll(&mut Context::from_waker(&carried.waker)).is_ready() {
             // What went wrong is told to whoever waits.
-            *wire = None;
+            *pooled = None;
             return poll(cx);
         }
         if let ready @ Poll::Ready(_) = poll(nobody) {
@@ -233,16 +233,16 @@ impl Wake for Bell {
 #[derive(Debug)]
 pub(super) struct Arriving {
     incoming: Incoming,
-    wire: Option<Wire>,
+    pooled: Option<Pooled>,
     /// Where the connection is from.
-    home: Option<Arc<Wires>>,
+    pool: Option<Arc<Pool>>,
 }
 
 impl Arriving {
     /// Gives the connection back if the answer needs it no more.
     fn give_back(&mut self) {
-        if let (Some(wire), Some(home)) = (self.wire.take_if(|wire| wire.sender.is_ready()), &self.home) {
-            home.give_back(wire);
+        if let (Some(pooled), Some(pool)) = (self.pooled.take_if(|pooled| pooled.sender.is_ready()), &self.pool) {
+            pool.give_back(pooled);
         }
     }
 }
@@ -250,7 +250,7 @@ impl Arriving {
 impl From<Incoming> for Arriving {
     /// The body of an answer on a connection that has a job of its own.
     fn from(incoming: Incoming) -> Self {
-        Self { incoming, wire: None, home: None }
+        Self { incoming, pooled: None, pool: None }
     }
 }
 
@@ -259,7 +259,7 @@ impl Drop for Arriving {
     fn drop(&mut self) {
         for _ in 0..MOST_UNREAD {
             let nobody = &mut Context::from_waker(Waker::noop());
-            if self.wire.is_none() || !matches!(Pin::new(&mut *self).poll_frame(nobody), Poll::Ready(Some(Ok(_)))) {
+            if self.pooled.is_none() || !matches!(Pin::new(&mut *self).poll_frame(nobody), Poll::Ready(Some(Ok(_)))) {
                 return;
             }
         }
@@ -271,8 +271,8 @@ impl HttpBody for Arriving {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self { incoming, wire, .. } = &mut *self;
-        let frame = ready!(Wire::poll(wire, cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
+        let Self { incoming, pooled, .. } = &mut *self;
+        let frame = ready!(Pooled::poll(pooled, cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
         self.give_back();
         Poll::Ready(frame)
     }

@@ -11,13 +11,14 @@ use crate::jsonrpc::Id;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::seal::Sealer;
 use crate::task::store::faulty::FaultyStore;
-use crate::task::{Holder, Limits, NewTask};
+use crate::task::{Hold, Holder, Limits, NewTask, sample};
 
 struct World {
     store: Arc<FaultyStore>,
     ledger: Ledger,
     deliveries: Deliveries,
     task: Arc<Task>,
+    hold: Hold,
 }
 
 impl World {
@@ -29,19 +30,10 @@ impl World {
         let config = Config { idle: Duration::from_secs(600), max: 64 };
         let sessions = Sessions::new(config, Arc::new(Sealer::new([7; 32], [])), clock);
         let deliveries = Deliveries::new(Arc::new(sessions), &me);
-        let name = |text: &str| text.into();
-        let owner = Owner {
-            tenant: name("t"),
-            issuer: name(""),
-            subject: name("s"),
-            client: name(""),
-            principal: [0; 16],
-            route: name("r"),
-        };
         let hour = Duration::from_secs(3600);
         let new = NewTask {
-            owner: Arc::new(owner),
-            tool: name("x"),
+            owner: Arc::new(sample::owner("t", "s")),
+            tool: "x".into(),
             session: 7,
             progress_token: None,
             ttl: hour,
@@ -50,10 +42,10 @@ impl World {
             draft: None,
         };
         let limits = Limits { running_tasks: 9, queued_tasks: 9, kept_tasks: 9, kept_bytes: 1 << 20, creates: None };
-        let (task, _) = ledger.create(new, &limits).await.unwrap();
+        let (task, hold) = ledger.create(new, &limits).await.unwrap();
         let ask = Event::Ask { upstream_id: Id::number(1), method: "elicitation/create".into(), params: None };
         let task = ledger.apply(&task.owner, task.id, ask).await.unwrap();
-        Self { store, ledger, deliveries, task }
+        Self { store, ledger, deliveries, task, hold }
     }
 
     /// A stream that waits for the task's result.
@@ -74,8 +66,8 @@ impl World {
     }
 
     async fn settle(&self) {
-        while !self.deliveries.doubts.is_empty() {
-            self.deliveries.settle(&self.ledger).await;
+        while !self.deliveries.retries.is_empty() {
+            self.deliveries.retry(&self.ledger).await;
         }
     }
 }
@@ -117,6 +109,24 @@ async fn what_a_process_has_claimed_that_is_gone_or_unknown_is_given_back() {
             far.note_alive(&other);
             assert!(!world.deliveries.is_dead_end(&task.state.questions()[0]));
         }
+    }
+}
+
+#[tokio::test]
+async fn of_a_process_that_is_gone_the_questions_of_calls_held_here_wait_again() {
+    let mut world = World::new().await;
+    let (me, other) = (world.ledger.holder().clone(), Holder::begin("other"));
+    let sessions = Arc::clone(&world.deliveries.sessions);
+    world.deliveries = Deliveries::among(sessions, &me, Duration::from_secs(10), false);
+    let claim = Event::Claim { number: 0, stream: crate::gateway::deliver::first_stream(&other) + 1 };
+    world.ledger.apply(&world.task.owner, world.task.id, claim).await.unwrap();
+    // Given a call that was not sent, nothing is looked at; given one that was, its question is.
+    for is_sent in [false, true] {
+        if is_sent {
+            world.hold.may_ask();
+        }
+        world.deliveries.streams_gone(&world.ledger, &other).await;
+        assert_eq!(world.now().await.state.questions()[0].progress == Progress::Waiting, is_sent);
     }
 }
 

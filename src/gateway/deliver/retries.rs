@@ -18,43 +18,43 @@ const MOST: usize = 65_536;
 /// How soon is told again what the store did not take.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is not known to be written.
+/// A change that is not known to be written.
 #[derive(Debug, Clone)]
-pub(super) enum Doubt {
-    /// That a stream of this process has taken the question of that number. Nothing is on the stream yet.
-    Claimed(u32, Stream),
-    /// That the stream of that number is closed.
-    Closed(u64),
-    /// That streams went with their process; which ones, the record says.
-    Dead,
+pub(super) enum Retry {
+    /// The claim of the question of that number for a stream of this process. Nothing is on the stream yet.
+    Claim(u32, Stream),
+    /// The release of what the stream of that number had claimed: it is closed.
+    Release(u64),
+    /// The release of what streams had claimed that went with their process; which ones, the record says.
+    ReleaseDead,
 }
 
-/// Each is of one task; of one stream there is one about each question, and one that it is closed.
+/// Each is of one task; of one stream there is a claim of each question, and one release.
 type Place = (TaskId, u64, u32);
 
 /// All of this process.
 #[derive(Debug, Default)]
-pub(super) struct Doubts {
-    open: Mutex<HashMap<Place, (Arc<Owner>, Doubt)>>,
+pub(super) struct Retries {
+    open: Mutex<HashMap<Place, (Arc<Owner>, Retry)>>,
     more: Notify,
 }
 
-impl Doubts {
-    pub(super) fn note(&self, owner: &Arc<Owner>, task: TaskId, doubt: Doubt) {
-        let place = match &doubt {
-            Doubt::Claimed(number, stream) => (task, stream.number, *number),
-            Doubt::Closed(stream) => (task, *stream, u32::MAX),
-            Doubt::Dead => (task, u64::MAX, u32::MAX),
+impl Retries {
+    pub(super) fn note(&self, owner: &Arc<Owner>, task: TaskId, retry: Retry) {
+        let place = match &retry {
+            Retry::Claim(number, stream) => (task, stream.number, *number),
+            Retry::Release(stream) => (task, *stream, u32::MAX),
+            Retry::ReleaseDead => (task, u64::MAX, u32::MAX),
         };
         let mut open = self.lock();
         if open.len() < MOST {
-            open.insert(place, (Arc::clone(owner), doubt));
+            open.insert(place, (Arc::clone(owner), retry));
         }
         drop(open);
         self.more.notify_one();
     }
 
-    fn take(&self) -> HashMap<Place, (Arc<Owner>, Doubt)> {
+    fn take(&self) -> HashMap<Place, (Arc<Owner>, Retry)> {
         std::mem::take(&mut *self.lock())
     }
 
@@ -62,38 +62,38 @@ impl Doubts {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, (Arc<Owner>, Doubt)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Place, (Arc<Owner>, Retry)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Gateway {
     /// Tells the store again what it did not take of streams and questions, until jobs are told to stop.
-    pub async fn settle_doubts(self: Arc<Self>) {
-        let settling = async {
+    pub async fn retry_deliveries(self: Arc<Self>) {
+        let retrying = async {
             loop {
-                self.deliveries.doubts.more.notified().await;
+                self.deliveries.retries.more.notified().await;
                 loop {
-                    self.deliveries.settle(&self.ledger).await;
-                    if self.deliveries.doubts.is_empty() {
+                    self.deliveries.retry(&self.ledger).await;
+                    if self.deliveries.retries.is_empty() {
                         break;
                     }
                     tokio::time::sleep(AGAIN).await;
                 }
             }
         };
-        let _never: Option<()> = self.jobs.stopping().run_until_cancelled(settling).await;
+        let _never: Option<()> = self.jobs.stopping().run_until_cancelled(retrying).await;
     }
 }
 
 impl Deliveries {
-    /// Tells each once more. What the store does not take now either stays in doubt.
-    pub(super) async fn settle(&self, ledger: &Ledger) {
-        for ((task, ..), (owner, doubt)) in self.doubts.take() {
-            match doubt {
-                Doubt::Claimed(number, stream) => self.claim_again(ledger, (&owner, task), number, &stream).await,
-                Doubt::Closed(stream) => self.release_task(ledger, &owner, task, stream).await,
-                Doubt::Dead => self.look_for_dead(ledger, &owner, task).await,
+    /// Tells each once more. What the store does not take now either is told again.
+    pub(super) async fn retry(&self, ledger: &Ledger) {
+        for ((task, ..), (owner, retry)) in self.retries.take() {
+            match retry {
+                Retry::Claim(number, stream) => self.claim_again(ledger, (&owner, task), number, &stream).await,
+                Retry::Release(stream) => self.release_task(ledger, &owner, task, stream).await,
+                Retry::ReleaseDead => self.look_for_dead(ledger, &owner, task).await,
             }
         }
     }
@@ -109,7 +109,7 @@ impl Deliveries {
             Ok(task) => task,
             Err(ApplyError::Refused { task, .. }) if has_it(&task) => task,
             Err(ApplyError::Store(_)) => {
-                return self.doubts.note(owner, id, Doubt::Claimed(number, stream.clone()));
+                return self.retries.note(owner, id, Retry::Claim(number, stream.clone()));
             }
             Err(_) => {
                 self.disclaim(stream.number, id, number);
