@@ -24,7 +24,7 @@ use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, 
 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
-use doubts::{Doubt, Doubts};
+use doubts::{Doubt, Doubts, Fading};
 pub(super) use far::Far;
 use far::HeldHere;
 
@@ -238,7 +238,7 @@ impl Deliveries {
         match ledger.apply(&task.owner, task.id, event).await {
             Ok(_) => self.show(ledger, task, question, stream, room).await,
             Err(ApplyError::Store(_)) => {
-                self.doubts.note(&task.owner, task.id, Doubt::Claimed(question.number, stream.clone()));
+                self.doubts.note(&task.owner, task.id, Doubt::Claimed(question.number, Fading::of(stream)));
             }
             // Another stream was faster, or the question is gone.
             Err(_) => drop(self.disclaim(stream.number, task.id, question.number)),
