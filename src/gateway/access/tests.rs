@@ -128,6 +128,7 @@ impl Fixture {
             accept: Accept { json: true, events: true },
             headers,
             body: Bytes::from(body.to_string()),
+            placing: None,
         }
     }
 

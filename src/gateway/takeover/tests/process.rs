@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::{Clock, Timestamp};
 use crate::demo::server::{Options, Server};
@@ -188,7 +189,7 @@ impl Replica {
         self.gateway.take_up_strays(&[Arc::clone(&self.route)], Lost::Replica).await.unwrap()
     }
 
-    async fn post(&self, version: ProtocolVersion, session: Option<&str>, body: Value) -> (Value, Option<String>) {
+    fn call(&self, version: ProtocolVersion, session: Option<&str>, body: &Value) -> Call {
         let mut headers = HeaderMap::new();
         if !version.has_sessions() {
             headers.insert("mcp-method", HeaderValue::from_str(body["method"].as_str().unwrap()).unwrap());
@@ -196,7 +197,7 @@ impl Replica {
                 headers.insert("mcp-name", HeaderValue::from_str(name).unwrap());
             }
         }
-        let mut call = Call {
+        Call {
             route: Arc::clone(&self.route),
             caller: Arc::clone(&self.caller),
             subject: None,
@@ -207,7 +208,20 @@ impl Replica {
             accept: Accept { json: true, events: true },
             headers,
             body: Bytes::from(body.to_string()),
-        };
+            placing: None,
+        }
+    }
+
+    /// Posts a request of a client that takes no stream, whose place was just found; waits for the answer.
+    pub(super) async fn placed(&self, session: &str, method: &str, params: Value, placing: TaskTrackerToken) {
+        let body = json!({"jsonrpc": "2.0", "id": 8, "method": method, "params": params});
+        let call = self.call(ProtocolVersion::LATEST_LEGACY, Some(session), &body);
+        let mut call = Call { accept: Accept { json: true, events: false }, placing: Some(placing), ..call };
+        drop(self.gateway.post(&mut call, &mut Asked::Unread).await);
+    }
+
+    async fn post(&self, version: ProtocolVersion, session: Option<&str>, body: Value) -> (Value, Option<String>) {
+        let mut call = self.call(version, session, &body);
         let gateway = Arc::clone(&self.gateway);
         let posting = async move { gateway.post(&mut call, &mut Asked::Unread).await };
         let answer = match &self.process {
