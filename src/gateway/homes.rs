@@ -81,6 +81,8 @@ struct Patience {
     until: Instant,
     /// For so many losses of what all share they have had the time to renew their leases.
     losses: u64,
+    /// When what was lost of claims has been told again.
+    told: Instant,
 }
 
 /// What of a request decides where it is served.
@@ -127,7 +129,8 @@ impl Homes {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
         let begun = Instant::now();
-        let patience = Mutex::new(Patience { until: begun + sharing.lease, losses: sharing.replicas.losses() });
+        let patience =
+            Mutex::new(Patience { until: begun + sharing.lease, losses: sharing.replicas.losses(), told: begun });
         let (lapses, renewed) = (AtomicU64::new(0), AtomicU64::new(0));
         let is_failing = AtomicBool::new(false);
         Self { sharing, cache, lapses, patience, is_failing, begun, renewed, leave: Leave::default() }
@@ -145,12 +148,27 @@ impl Homes {
     /// Whether a lease that is over means that its holder is gone. Not while this process's own is in doubt, nor before the
     /// others have had the time to renew theirs after that, or after all leases were lost.
     fn may_bury(&self) -> bool {
-        let (now, losses) = (Instant::now(), self.replicas().losses());
+        let believes = Instant::now() >= self.patience_now().until;
+        believes && self.is_leased() && !self.is_failing.load(Ordering::Acquire)
+    }
+
+    /// With what was found to be lost by now.
+    fn patience_now(&self) -> MutexGuard<'_, Patience> {
+        let losses = self.replicas().losses();
         let mut patience = self.patience();
         if losses != patience.losses {
-            *patience = Patience { until: now + self.sharing.lease + LONGEST_RECONNECT, losses };
+            let until = Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
+            *patience = Patience { until, losses, told: until };
         }
-        now >= patience.until && self.is_leased() && !self.is_failing.load(Ordering::Acquire)
+        patience
+    }
+
+    /// Whether a session of that holder's that nobody has claimed, as it seems, was not claimed by somebody whose note was lost.
+    /// That the holder is gone may be remembered since before.
+    async fn may_claim(&self, from: &Holder) -> Result<bool, StoreError> {
+        // Whatever it is now, what was lost shows with it.
+        self.replicas().standing(from).await?;
+        Ok(Instant::now() >= self.patience_now().told)
     }
 
     /// Whether a holder of that standing is gone for sure.
@@ -364,6 +382,9 @@ impl Gateway {
                     return Ok(Ok(Place::Here));
                 }
                 Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
+                    Place::Here if !homes.may_claim(&home).await? => {
+                        return Ok(self.stand_in(homes, route, token, sealed.clone()));
+                    }
                     Place::Here => {
                         home = self.claim_home(homes, sealed.number, &home).await?;
                         is_claimed = home == *me;
