@@ -7,6 +7,7 @@
 mod contract;
 pub mod disk;
 pub mod local;
+mod losses;
 pub mod redis;
 
 use std::fmt;
@@ -96,6 +97,17 @@ pub trait Replicas: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`StoreError::Unavailable`]
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError>;
+
+    /// How often by now what all share was found to have lost what it was told. What [`Replicas::standing`] shows of that is
+    /// counted before it is answered: then a lease that is over may be one that was lost, of somebody who lives.
+    fn losses(&self) -> u64 {
+        0
+    }
+
+    /// Resolves when this process's lease may have been lost, once for each time: it is to be renewed at once. Cancel-safe.
+    async fn shaken(&self) {
+        std::future::pending().await
+    }
 
     /// Makes this process the home of a session, unless another was faster; tells whose it is now. It becomes this one's
     /// where no home is noted, and where that is `from` or this process already. Who made a session is its home without a

@@ -243,7 +243,7 @@ impl Endpoints {
             }
             (_, Arrival::Direct(_)) => Bytes::new(),
         };
-        let _placing = self.gateway.placing();
+        let placing = self.gateway.placing();
         if self.gateway.has_places() && matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
             let asking = Asking {
                 route,
@@ -261,7 +261,7 @@ impl Endpoints {
         match parts.method {
             Method::POST => {
                 let mut call = call_of(parts, version, route, (caller, subject, body))?;
-                call.peer = Some(peer);
+                (call.peer, call.placing) = (Some(peer), placing);
                 let accept = call.accept;
                 Ok(Answered::Here(self.gateway.post(&mut call, asked).await?, accept))
             }
@@ -385,6 +385,7 @@ fn call_of(
         accept,
         headers: headers::for_upstream(std::mem::take(&mut parts.headers)),
         body,
+        placing: None,
     })
 }
 

@@ -99,6 +99,7 @@ impl Gateway {
         let plain = Plain { id: request.id.clone(), upstream_id: request.id.clone(), flag: Arc::clone(&flag) };
         session.live().plain.push(plain);
         let registration = Registration::Call(Arc::clone(&session), Arc::clone(&flag), self.calls.token());
+        call.begins();
         let sent = Sent::new(request, std::mem::take(&mut call.headers));
         let policy = match (request.method, &sent.tool) {
             (Method::ToolsCall, Some(tool)) => call.route.tools.of(tool),

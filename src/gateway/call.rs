@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::mcp::version::ProtocolVersion;
 use crate::oauth::secret::SubjectToken;
@@ -36,6 +37,9 @@ pub struct Call {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
+    /// Kept until it has begun, so that a process which leaves refuses nothing that came before; what waits from then on
+    /// is no reason to stay.
+    pub placing: Option<TaskTrackerToken>,
 }
 
 /// The `MCP-Protocol-Version` header.
@@ -102,6 +106,11 @@ pub enum Answer {
 }
 
 impl Call {
+    /// It has begun: no process refuses it any more because it leaves.
+    pub(super) fn begins(&mut self) {
+        self.placing = None;
+    }
+
     /// Drops the header fields that repeat the body: in the era with sessions nobody compares the two.
     pub(super) fn forget_mirrors(&mut self) {
         let is_mirror = |name: &HeaderName| name.as_str().starts_with("mcp-");
@@ -132,6 +141,8 @@ impl Call {
             accept: self.accept,
             headers: self.headers.clone(),
             body,
+            // The batch has it.
+            placing: None,
         }
     }
 }

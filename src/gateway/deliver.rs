@@ -25,7 +25,7 @@ use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
 pub(super) use far::Far;
-use retries::{Retries, Retry};
+use retries::{Fading, Retries, Retry};
 
 /// The streams that take tasks' messages.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl Deliveries {
         match ledger.apply(&task.owner, task.id, event).await {
             Ok(_) => self.show(ledger, task, question, stream, room).await,
             Err(ApplyError::Store(_)) => {
-                self.retries.note(&task.owner, task.id, Retry::Claim(question.number, stream.clone()));
+                self.retries.note(&task.owner, task.id, Retry::Claim(question.number, Fading::of(stream)));
             }
             // Another stream was faster, or the question is gone.
             Err(_) => drop(self.disclaim(stream.number, task.id, question.number)),

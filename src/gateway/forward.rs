@@ -96,6 +96,8 @@ impl Gateway {
         let manner = Manner { passes_tasks: call.route.passes_tasks(&session), ..manner };
         let now = Instant::now();
         let plan = self.plan(call, &session, request, &manner, now);
+        // Registered among the calls that are waited for.
+        call.begins();
         let limit = (now + self.keep_alive).min(plan.deadline);
         let accept = call.accept;
         let flag = Arc::clone(&plan.cancelled);

@@ -13,7 +13,7 @@ mod leaving;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use memchr::memmem;
@@ -65,14 +65,24 @@ pub(super) struct Homes {
     cache: Cache,
     /// How often this process's lease has lapsed: others may have claimed its sessions then.
     lapses: AtomicU64,
-    /// When others may be taken for dead again.
-    believes: Mutex<Instant>,
+    patience: Mutex<Patience>,
     /// The last renewal of this process's lease has failed: others' may have, too.
     is_failing: AtomicBool,
     begun: Instant,
     /// When the renewal was asked for that was the last to succeed, in milliseconds after `begun`, and one; 0: none has.
     renewed: AtomicU64,
     leave: Leave,
+}
+
+/// How long nobody is taken for dead.
+#[derive(Debug)]
+struct Patience {
+    /// When others may be again.
+    until: Instant,
+    /// For so many losses of what all share they have had the time to renew their leases.
+    losses: u64,
+    /// When what was lost of claims has been told again.
+    told: Instant,
 }
 
 /// What of a request decides where it is served.
@@ -119,28 +129,56 @@ impl Homes {
         // A death is known to all within two leases, and nobody asks about one session more than thrice in one.
         let cache = Cache::new(sharing.lease / 3);
         let begun = Instant::now();
-        let believes = Mutex::new(begun + sharing.lease);
+        let patience =
+            Mutex::new(Patience { until: begun + sharing.lease, losses: sharing.replicas.losses(), told: begun });
         let (lapses, renewed) = (AtomicU64::new(0), AtomicU64::new(0));
         let is_failing = AtomicBool::new(false);
-        Self { sharing, cache, lapses, believes, is_failing, begun, renewed, leave: Leave::default() }
+        Self { sharing, cache, lapses, patience, is_failing, begun, renewed, leave: Leave::default() }
     }
 
     /// Has everybody time to renew their lease: what all share was away, and may have been for them as well.
     fn have_patience(&self) {
-        *self.believes.lock().unwrap_or_else(PoisonError::into_inner) =
-            Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
+        self.patience().until = Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
+    }
+
+    fn patience(&self) -> MutexGuard<'_, Patience> {
+        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a lease that is over means that its holder is gone. Not while this process's own is in doubt, nor before the
-    /// others have had the time to renew theirs after that.
+    /// others have had the time to renew theirs after that, or after all leases were lost.
     fn may_bury(&self) -> bool {
-        let believes = Instant::now() >= *self.believes.lock().unwrap_or_else(PoisonError::into_inner);
+        let believes = Instant::now() >= self.patience_now().until;
         believes && self.is_leased() && !self.is_failing.load(Ordering::Acquire)
+    }
+
+    /// With what was found to be lost by now.
+    fn patience_now(&self) -> MutexGuard<'_, Patience> {
+        let losses = self.replicas().losses();
+        let mut patience = self.patience();
+        if losses != patience.losses {
+            let until = Instant::now() + self.sharing.lease + LONGEST_RECONNECT;
+            *patience = Patience { until, losses, told: until };
+        }
+        patience
+    }
+
+    /// Whether a session of that holder's that nobody has claimed, as it seems, was not claimed by somebody whose note was lost.
+    /// That the holder is gone may be remembered since before.
+    async fn may_claim(&self, from: &Holder) -> Result<bool, StoreError> {
+        // Whatever it is now, what was lost shows with it.
+        self.replicas().standing(from).await?;
+        Ok(Instant::now() >= self.patience_now().told)
     }
 
     /// Whether a holder of that standing is gone for sure.
     fn is_gone(&self, standing: Standing) -> bool {
         standing == Standing::Left || (standing == Standing::Over && self.may_bury())
+    }
+
+    /// Notes how a holder stands.
+    fn note_standing(&self, holder: &Holder, standing: Standing) {
+        self.cache.note_standing(holder, standing, self.is_gone(standing));
     }
 
     /// Notes that a renewal has failed.
@@ -200,7 +238,7 @@ impl Homes {
             return Ok(standing);
         }
         let standing = self.replicas().standing(holder).await?;
-        self.cache.note_standing(holder, standing);
+        self.note_standing(holder, standing);
         Ok(standing)
     }
 
@@ -372,6 +410,9 @@ impl Gateway {
                     return Ok(Place::Here);
                 }
                 Standing::Left | Standing::Over => match homes.place_of_new(asking.tried).await {
+                    Place::Here if !homes.may_claim(&home).await? => {
+                        return Ok(self.stand_in(homes, route, token, sealed.clone())?);
+                    }
                     Place::Here => {
                         home = self.claim_home(homes, sealed.number, &home).await?;
                         is_claimed = home == *me;

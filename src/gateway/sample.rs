@@ -107,5 +107,6 @@ pub(super) fn call(
         accept: Accept { json: true, events: true },
         headers,
         body: Bytes::from(body.to_string()),
+        placing: None,
     }
 }

@@ -98,7 +98,7 @@ impl Gateway {
     /// questions meanwhile ("Retrieving Task Results", "Input Required Status").
     pub(super) async fn tasks_result(
         self: &Arc<Self>,
-        call: &Call,
+        call: &mut Call,
         session: &Arc<Session>,
         request: &Request<'_>,
     ) -> Result<Answer, Kind> {
@@ -112,6 +112,7 @@ impl Gateway {
             return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
         }
         let wait = Wait::begin(session, request.id.clone());
+        call.begins();
         tokio::select! {
             message = async {
                 let task = self.ledger.wait(&owner, task.id, |_| false).await.ok_or(Kind::NoTask(Some(task.id)))?;

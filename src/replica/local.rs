@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use super::losses::Losses;
 use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, SessionNumber, StoreError};
@@ -85,6 +87,7 @@ pub struct Neighbour {
     address: Option<SocketAddr>,
     lease: Duration,
     is_cut_off: Arc<AtomicBool>,
+    losses: Losses,
     shared: Arc<Shared>,
 }
 
@@ -99,6 +102,7 @@ struct Notes {
     leases: HashMap<Holder, (Timestamp, Option<SocketAddr>)>,
     left: HashMap<Holder, Timestamp>,
     key: Option<(Timestamp, String)>,
+    mark: Option<String>,
     homes: HashMap<SessionNumber, (Timestamp, Holder)>,
     ended: HashMap<SessionNumber, Timestamp>,
     subscribers: Vec<Subscriber>,
@@ -121,7 +125,8 @@ impl Neighbourhood {
     /// One who shares; its lease begins with the first [`Replicas::renew`].
     #[must_use]
     pub fn join(&self, me: Holder, address: Option<SocketAddr>, lease: Duration) -> Neighbour {
-        Neighbour { me, address, lease, is_cut_off: Arc::default(), shared: Arc::clone(&self.shared) }
+        let (is_cut_off, losses) = (Arc::default(), Losses::default());
+        Neighbour { me, address, lease, is_cut_off, losses, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -130,6 +135,13 @@ impl Neighbour {
     /// it is lost.
     pub fn cut_off(&self, is_cut_off: bool) {
         self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
+    }
+
+    /// All that is shared is lost, as where a server begins again without its data; who listens goes on.
+    pub fn forget_all(&self) {
+        let mut notes = self.shared.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let subscribers = std::mem::take(&mut notes.subscribers);
+        *notes = Notes { subscribers, ..Notes::default() };
     }
 
     fn notes(&self) -> Result<MutexGuard<'_, Notes>, StoreError> {
@@ -157,7 +169,13 @@ impl Replicas for Neighbour {
     }
 
     async fn renew(&self) -> Result<(), StoreError> {
-        self.notes()?.leases.insert(self.me.clone(), (self.until(self.lease), self.address));
+        let (asked, must_be_there) = (Instant::now(), self.losses.must_be_there(self.lease));
+        let mut notes = self.notes()?;
+        let before = notes.leases.insert(self.me.clone(), (self.until(self.lease), self.address));
+        if notes.mark.is_none() || (must_be_there && before.is_none()) {
+            notes.mark = Some(self.losses.new_mark(self.me.as_str()));
+        }
+        self.losses.renewed(asked, notes.mark.as_deref().unwrap_or_default());
         Ok(())
     }
 
@@ -179,12 +197,21 @@ impl Replicas for Neighbour {
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
+        let must_be_there = self.losses.must_be_there(self.lease);
         let notes = self.notes()?;
+        self.losses.see(notes.mark.as_deref());
+        if must_be_there && !notes.leases.contains_key(&self.me) {
+            self.losses.found();
+        }
         Ok(match notes.leases.get(holder) {
             Some((_, address)) => Standing::Alive { address: *address },
             None if notes.left.contains_key(holder) => Standing::Left,
             None => Standing::Over,
         })
+    }
+
+    fn losses(&self) -> u64 {
+        self.losses.count()
     }
 
     async fn claim_home(

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Cmd, FromRedisValue, cmd, from_redis_value};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use super::losses::Losses;
 use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
 use crate::hub::{Hub, HubError, Script};
 use crate::task::{Holder, SessionNumber, StoreError};
@@ -29,6 +31,18 @@ const AGREE: &str = "local last = redis.call('GET', KEYS[1]) \
     if not last or last == ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1]) end \
     return is_known and 1 or 0";
 
+/// Renews a lease. KEYS: the lease, the mark. ARGV: what it says, for how many milliseconds, whether it must be there, a new mark,
+/// for how many milliseconds a mark is kept. Gives the mark.
+const RENEW: &str = "local mark = redis.call('GET', KEYS[2]) \
+    if not mark or (ARGV[3] == '1' and redis.call('EXISTS', KEYS[1]) == 0) then mark = ARGV[4] end \
+    redis.call('SET', KEYS[2], mark, 'PX', ARGV[5]) \
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) \
+    return mark";
+
+/// Looks at a lease. KEYS: the lease, that of who asks, the mark. Gives what the first says, whether the second is there, the
+/// mark.
+const STANDING: &str = "return {redis.call('GET', KEYS[1]), redis.call('EXISTS', KEYS[2]), redis.call('GET', KEYS[3])}";
+
 /// This process among those that share a Redis.
 #[derive(Debug)]
 pub struct RedisReplicas {
@@ -40,7 +54,12 @@ pub struct RedisReplicas {
     claim: Script,
     note: Script,
     agree: Script,
+    renew: Script,
+    standing: Script,
     subscribers: Arc<Subscribers>,
+    losses: Losses,
+    /// The connection and the count of losses for which the lease was renewed, or is about to be.
+    renewed_for: Mutex<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +74,9 @@ impl RedisReplicas {
         let (heard_by, own) = (Arc::clone(&subscribers), me.clone());
         hub.listen(&channel, Box::new(move |message| heard_by.hear(&own, message)));
         let (claim, note, agree) = (Script::always(&[CLAIM]), Script::always(&[NOTE]), Script::always(&[AGREE]));
-        Self { hub, me, address, lease, channel, claim, note, agree, subscribers }
+        let (renew, standing) = (Script::always(&[RENEW]), Script::new(&[STANDING]));
+        let (losses, renewed_for) = (Losses::default(), Mutex::default());
+        Self { hub, me, address, lease, channel, claim, note, agree, renew, standing, subscribers, losses, renewed_for }
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
@@ -83,6 +104,17 @@ impl RedisReplicas {
         Ok(Holder::from_text(&home))
     }
 
+    /// In the slot of the leases.
+    fn mark(&self) -> String {
+        format!("{{{}}}:mark", self.hub.prefix())
+    }
+
+    /// Notes for what the lease is renewed; says whether that is news.
+    fn renews_for(&self, what: (u64, u64)) -> bool {
+        let mut renewed_for = self.renewed_for.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *renewed_for, what) != what
+    }
+
     fn home(&self, session: SessionNumber) -> String {
         format!("{}:home:{session:x}", self.hub.prefix())
     }
@@ -108,7 +140,17 @@ impl Replicas for RedisReplicas {
 
     async fn renew(&self) -> Result<(), StoreError> {
         let address = self.address.map(|address| address.to_string()).unwrap_or_default();
-        self.keep(&self.hub.lease(self.me.as_str()), &address, self.lease).await
+        let (asked, connection) = (Instant::now(), self.hub.connections());
+        let must_be_there = if self.losses.must_be_there(self.lease) { "1" } else { "0" };
+        let (lease, kept) = (millis(self.lease).to_string(), millis(LEFT_KEPT.max(self.lease * KEY_KEPT)).to_string());
+        let new_mark = self.losses.new_mark(self.me.as_str());
+        let args = [&address, &lease, must_be_there, &new_mark, &kept].map(str::as_bytes);
+        let keys = [self.hub.lease(self.me.as_str()), self.mark()];
+        let mark = self.hub.call(&self.renew, &keys.each_ref().map(String::as_str), &args).await?;
+        let mark: String = from_redis_value(mark).map_err(|_| HubError::Unreadable("a mark"))?;
+        self.losses.renewed(asked, &mark);
+        self.renews_for((connection, self.losses.count()));
+        Ok(())
     }
 
     async fn agree(&self, known: &[String]) -> Result<bool, StoreError> {
@@ -130,12 +172,36 @@ impl Replicas for RedisReplicas {
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
-        let lease: Option<String> = self.run(cmd("GET").arg(self.hub.lease(holder.as_str()))).await?;
+        let must_be_there = self.losses.must_be_there(self.lease);
+        let keys = [self.hub.lease(holder.as_str()), self.hub.lease(self.me.as_str()), self.mark()];
+        let standing = self.hub.call(&self.standing, &keys.each_ref().map(String::as_str), &[]).await?;
+        let (lease, is_mine_there, mark): (Option<String>, bool, Option<String>) =
+            from_redis_value(standing).map_err(|_| HubError::Unreadable("a lease"))?;
+        self.losses.see(mark.as_deref());
+        if must_be_there && !is_mine_there {
+            self.losses.found();
+        }
         if let Some(address) = lease {
             return Ok(Standing::Alive { address: address.parse().ok() });
         }
         let has_left: bool = self.run(cmd("EXISTS").arg(self.left(holder))).await?;
         Ok(if has_left { Standing::Left } else { Standing::Over })
+    }
+
+    fn losses(&self) -> u64 {
+        self.losses.count()
+    }
+
+    async fn shaken(&self) {
+        let (mut losses, mut renewals) = (self.losses.subscribe(), self.hub.renewals());
+        // Each counts once, so that nothing is renewed again and again where that fails.
+        while !self.hub.is_there() || !self.renews_for((self.hub.connections(), self.losses.count())) {
+            tokio::select! {
+                // It never fails: the sender is here.
+                _ = losses.changed() => {}
+                () = renewals.next() => {}
+            }
+        }
     }
 
     async fn claim_home(
@@ -221,6 +287,69 @@ mod tests {
         let (Some(url), prefix, jobs) = (server::shared_url(), server::prefix(), Jobs::default()) else { return };
         move |me, address, lease| join(&url, &prefix, &jobs, me, (address, lease))
     });
+
+    async fn forget(hub: &Hub, keys: &[String]) {
+        hub.run(cmd("DEL").arg(keys)).await.unwrap();
+    }
+
+    /// A server that begins again without its data, or with old ones, in which leases are over and the mark is there.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_the_server_has_lost_is_noticed_before_it_is_answered() {
+        let (Some(url), jobs, long) = (server::shared_url(), Jobs::default(), Duration::from_secs(600)) else { return };
+        for (is_mark_lost, first) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
+            let prefix = server::prefix();
+            let both = ["a", "b"].map(|name| join(&url, &prefix, &jobs, Holder::begin(name), (None, long)));
+            for one in &both {
+                one.renew().await.unwrap();
+            }
+            let [asks, other] = [&both[0], &both[1]];
+            assert!(!asks.standing(other.me()).await.unwrap().is_gone());
+            assert_eq!((asks.losses(), other.losses()), (0, 0));
+            let hub = asks.hub.clone();
+            let mut lost = both.each_ref().map(|one| hub.lease(one.me.as_str())).to_vec();
+            lost.extend(is_mark_lost.then(|| asks.mark()));
+            forget(&hub, &lost).await;
+            // Given one that renews its lease first, or none yet,
+            if first == 1 {
+                asks.renew().await.unwrap();
+            }
+            // then whoever is told that the other's is over has been told why, and renews its own.
+            assert_eq!(asks.standing(other.me()).await.unwrap(), Standing::Over);
+            assert!(asks.losses() > 0);
+            if first == 0 {
+                asks.shaken().await;
+                asks.renew().await.unwrap();
+            }
+            assert!(!other.standing(asks.me()).await.unwrap().is_gone());
+            assert!(other.losses() > 0, "the first to renew has made another mark");
+            other.shaken().await;
+            other.renew().await.unwrap();
+            // The last one whose lease was lost makes the last mark.
+            asks.renew().await.unwrap();
+            let before = both.each_ref().map(|one| one.losses());
+            for one in &both {
+                one.renew().await.unwrap();
+            }
+            assert!(!asks.standing(other.me()).await.unwrap().is_gone());
+            assert_eq!(both.each_ref().map(|one| one.losses()), before);
+        }
+    }
+
+    /// Nothing was lost there.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lease_that_ran_out_is_no_loss() {
+        let (Some(url), prefix, jobs) = (server::shared_url(), server::prefix(), Jobs::default()) else { return };
+        let short = join(&url, &prefix, &jobs, Holder::begin("a"), (None, Duration::from_millis(50)));
+        let long = join(&url, &prefix, &jobs, Holder::begin("b"), (None, Duration::from_secs(600)));
+        long.renew().await.unwrap();
+        for _ in 0..3 {
+            short.renew().await.unwrap();
+            while long.standing(short.me()).await.unwrap() != Standing::Over {}
+            assert!(!short.standing(long.me()).await.unwrap().is_gone());
+        }
+        short.renew().await.unwrap();
+        assert_eq!((short.losses(), long.losses()), (0, 0));
+    }
 
     mod on_a_cluster {
         use super::*;

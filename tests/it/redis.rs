@@ -289,6 +289,47 @@ async fn a_server_that_forgot_everything_ends_who_waits() {
     within(upstream.until(|stats| stats.tool("hold").cancelled == 1)).await;
 }
 
+/// Nobody dies by that: what goes on in a session goes on where it did.
+#[tokio::test]
+async fn a_server_that_forgot_everything_makes_nobody_s_session_another_s() {
+    let Some(mut redis) = Redis::start() else { return };
+    let upstream = upstream().await;
+    let sections = |redis: &Redis| redis.sections(&upstream, "").replace("lease: 1s", "lease: 3s");
+    let (first, second) = (Binary::start(&sections(&redis)).await, Binary::start(&sections(&redis)).await);
+    let mut third = Binary::start(&sections(&redis)).await;
+    let (here, dead) = (open(&first).await, open(&third).await);
+    let (there, dead) = (second.client().with_session_of(&here), second.client().with_session_of(&dead));
+    // Given one that has taken another for dead, so that it would do so again,
+    third.signal(Signal::KILL);
+    assert!(!third.exit().await.success());
+    let taken = |gateway: &Binary| gateway.log().matches("a session of a replica that is gone").count();
+    within(async {
+        while taken(&second) == 0 {
+            drop(dead.call("exact", json!({})).await);
+        }
+    })
+    .await;
+    for _ in 0..3 {
+        // when the server begins again with nothing, more quickly than a lease is renewed,
+        redis.begin_again();
+        within(async {
+            while !there
+                .post(r#"{"jsonrpc":"2.0","id":7,"method":"tasks/list"}"#)
+                .await
+                .text()
+                .await
+                .contains("\"tasks\":")
+            {}
+        })
+        .await;
+        for _ in 0..20 {
+            assert!(there.call("exact", json!({})).await["result"].is_object());
+        }
+    }
+    // then both sessions are where they were.
+    assert_eq!((taken(&first), taken(&second)), (0, 1), "{}", second.log());
+}
+
 #[tokio::test]
 async fn a_server_with_tls_of_a_private_authority_and_a_user_is_used() {
     let authority = Authority::new();

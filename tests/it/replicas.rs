@@ -429,6 +429,42 @@ async fn an_outage_for_all_is_the_death_of_none() {
     }
 }
 
+/// What they share has lost everything between two renewals: that is nobody's death either, and a session that one has claimed
+/// is still its.
+#[tokio::test]
+async fn what_is_lost_between_two_renewals_is_the_death_of_none() {
+    let mut gateway = three().lease("3s").start().await;
+    let (made, claimed) = (gateway.moved_opening(0).open().await, gateway.moved_opening(2).open().await);
+    // Given a session that one has made, and one that it has claimed of a dead one, so that the others may be taken for dead,
+    gateway.kill(2).await;
+    gateway.claimed(&gateway.moved(&claimed, 0), &[0]).await;
+    let me = Some(gateway.replicas[0].neighbour.me().clone());
+    let held = made.start("hold", json!({})).await;
+    gateway.started("hold", 1).await;
+    let waiting = gateway.moved(&made, 1).wait_for(&held).await;
+    // when it is all forgotten, and the other one is asked at once,
+    gateway.replicas[0].neighbour.forget_all();
+    let others = [gateway.moved(&made, 1), gateway.moved(&claimed, 1)];
+    within(async {
+        loop {
+            for other in &others {
+                assert_eq!(other.post(PING).await.status, StatusCode::OK);
+            }
+            // then no session is anybody else's, until it is on record again that they are its.
+            let homes = (gateway.home_of(&made, 1).await, gateway.home_of(&claimed, 1).await);
+            assert!(homes.0.is_none() && (homes.1.is_none() || homes.1 == me), "{homes:?}");
+            if homes.1 == me && gateway.lives(0, 1).await {
+                break;
+            }
+        }
+    })
+    .await;
+    // Nor was what waits there given up.
+    assert!(text_of(&made.call("release", json!({})).await).len() < 100);
+    let messages = waiting.messages().await;
+    assert!(text_of(messages.last().unwrap()).contains("held to the end"), "{messages:?}");
+}
+
 /// What one holds that does not know yet that its session goes on elsewhere.
 #[tokio::test]
 async fn a_question_of_one_that_was_taken_for_dead_finds_the_stream() {

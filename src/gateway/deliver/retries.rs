@@ -2,10 +2,12 @@
 //! question that nobody was shown does not wait for an answer.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc};
 
 use crate::task::{ApplyError, Event, Ledger, Owner, Progress, Task, TaskId};
 
@@ -22,11 +24,32 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(super) enum Retry {
     /// The claim of the question of that number for a stream of this process. Nothing is on the stream yet.
-    Claim(u32, Stream),
+    Claim(u32, Fading),
     /// The release of what the stream of that number had claimed: it is closed.
     Release(u64),
     /// The release of what streams had claimed that went with their process; which ones, the record says.
     ReleaseDead,
+}
+
+/// A stream that is there as long as somebody else has it: it ends when it is over, whatever is in doubt about it.
+#[derive(Debug, Clone)]
+pub(super) struct Fading {
+    number: u64,
+    events: mpsc::WeakSender<Bytes>,
+    waiting: Arc<AtomicUsize>,
+    over: Arc<Mutex<bool>>,
+}
+
+impl Fading {
+    pub(super) fn of(stream: &Stream) -> Self {
+        let Stream { number, events, waiting, over } = stream;
+        Self { number: *number, events: events.downgrade(), waiting: Arc::clone(waiting), over: Arc::clone(over) }
+    }
+
+    fn stream(&self) -> Option<Stream> {
+        let (waiting, over) = (Arc::clone(&self.waiting), Arc::clone(&self.over));
+        Some(Stream { number: self.number, events: self.events.upgrade()?, waiting, over })
+    }
 }
 
 /// Each is of one task; of one stream there is a claim of each question, and one release.
@@ -100,7 +123,7 @@ impl Deliveries {
 
     /// Claims a question for a stream that may have it already. Whatever the answer is, a claim that is still under way comes
     /// too late for the version that it names.
-    async fn claim_again(&self, ledger: &Ledger, (owner, id): (&Arc<Owner>, TaskId), number: u32, stream: &Stream) {
+    async fn claim_again(&self, ledger: &Ledger, (owner, id): (&Arc<Owner>, TaskId), number: u32, stream: &Fading) {
         let has_it = |task: &Task| {
             let claimed = Progress::Claimed(stream.number);
             task.state.questions().iter().any(|question| question.number == number && question.progress == claimed)
@@ -117,8 +140,9 @@ impl Deliveries {
             }
         };
         let question = task.state.questions().iter().find(|question| question.number == number);
-        match (question, stream.events.clone().try_reserve_owned()) {
-            (Some(question), Ok(room)) => self.show(ledger, &task, question, stream, room).await,
+        let to = stream.stream().and_then(|to| Some((to.events.clone().try_reserve_owned().ok()?, to)));
+        match (question, to) {
+            (Some(question), Some((room, to))) => self.show(ledger, &task, question, &to, room).await,
             // It was closed, or has no room: others may have.
             _ => {
                 self.disclaim(stream.number, id, number);

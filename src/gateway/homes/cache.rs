@@ -87,14 +87,14 @@ impl Cache {
         self.notes().standings.get(holder).map(|(_, standing)| *standing)
     }
 
-    /// Notes how a holder stands; whoever waits for one that is gone waits no more.
-    pub(super) fn note_standing(&self, holder: &Holder, standing: Standing) {
+    /// Notes how a holder stands; whoever waits for one that is gone for sure waits no more.
+    pub(super) fn note_standing(&self, holder: &Holder, standing: Standing, is_gone: bool) {
         let mut notes = self.notes();
         if notes.standings.len() >= MOST {
             notes.standings.clear();
         }
         notes.standings.insert(holder.clone(), (Instant::now(), standing));
-        if standing.is_gone() {
+        if is_gone {
             notes.leaving.remove(holder);
             notes.ways.remove(holder);
             notes.unreachable.remove(holder);

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::task::Holder;
@@ -14,12 +15,15 @@ use crate::task::Holder;
 use super::{CLAIM_AGAIN, CLAIMABLE, Gateway, Homes};
 use crate::gateway::Route;
 use crate::gateway::rejection::Chain;
+use crate::gateway::session::Session;
 use crate::gateway::takeover::Lost;
 
 /// How often a lease is renewed while it lasts.
 const RENEWALS: u32 = 3;
 /// How often is looked for those that are gone.
 const LOOKS: u32 = 2;
+/// So many sessions are claimed at once.
+const TOGETHER: usize = 64;
 /// How long a process that is alone waits before it looks again at what it could not take up.
 const TRY_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -49,6 +53,7 @@ impl Gateway {
             });
         };
         let (mut renewed, mut is_away, mut is_over) = (Instant::now(), false, !is_alive);
+        let mut losses = homes.replicas().losses();
         loop {
             let asked = Instant::now();
             match tokio::time::timeout(lease / RENEWALS, homes.replicas().renew()).await {
@@ -63,6 +68,10 @@ impl Gateway {
                         homes.lapses.fetch_add(1, Ordering::Relaxed);
                     }
                     homes.note_renewed(asked);
+                    let lost = homes.replicas().losses();
+                    if std::mem::replace(&mut losses, lost) != lost {
+                        self.tell_claims(homes);
+                    }
                     let differed = differs;
                     differs = self.has_another_key(homes, differed).await;
                     if is_over || differs != differed {
@@ -88,7 +97,7 @@ impl Gateway {
                     }
                 }
             }
-            let pause = tokio::time::sleep(lease / RENEWALS);
+            let pause = tokio::time::timeout(lease / RENEWALS, homes.replicas().shaken());
             if self.jobs.stopping().run_until_cancelled(pause).await.is_none() {
                 // From here, so that no renewal comes after it: what this process has left is others' at once.
                 return homes.replicas().leave().await;
@@ -193,7 +202,7 @@ impl Gateway {
         }
         // The store's failure is told where the lease is renewed.
         let Ok(standing) = homes.replicas().standing(holder).await else { return };
-        homes.cache.note_standing(holder, standing);
+        homes.note_standing(holder, standing);
         if homes.is_gone(standing) {
             self.take_up_from(routes, holder, Lost::Replica).await;
             self.deliveries.streams_gone(&self.ledger, holder).await;
@@ -217,6 +226,39 @@ impl Gateway {
 
     async fn other_holders(&self) -> Vec<Holder> {
         self.ledger.other_holders().await.unwrap_or_default()
+    }
+
+    /// Says again whose home all those sessions are that this process has claimed: what was noted of it is lost, and whoever asks
+    /// would take somebody else for their home.
+    fn tell_claims(self: &Arc<Self>, homes: &Arc<Homes>) {
+        tracing::warn!("what replicas share was lost: it is told again");
+        let (gateway, homes) = (Arc::clone(self), Arc::clone(homes));
+        self.jobs.spawn("claims", async move {
+            let claimed = |session: &Arc<Session>| session.claimed().is_some() && !session.is_elsewhere();
+            let sessions: Vec<Arc<Session>> = gateway.sessions.all().into_iter().filter(claimed).collect();
+            for some in sessions.chunks(TOGETHER) {
+                let claims = join_all(some.iter().map(|session| gateway.tell_claim(&homes, session)));
+                if gateway.jobs.stopping().run_until_cancelled(claims).await.is_none() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Until it is written, or another process has the session.
+    async fn tell_claim(&self, homes: &Homes, session: &Arc<Session>) {
+        loop {
+            match homes.replicas().claim_home(session.number, None, CLAIMABLE).await {
+                Ok(home) => {
+                    homes.cache.note_home(session.number, &home);
+                    if home != *homes.replicas().me() {
+                        self.sessions.forget(session);
+                    }
+                    return;
+                }
+                Err(_) => tokio::time::sleep(homes.sharing.lease / RENEWALS).await,
+            }
+        }
     }
 
     /// Says again whose home those sessions are that this process has claimed.

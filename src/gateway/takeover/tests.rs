@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 use crate::demo::server::{Era, Options};
 use crate::gateway::policy::{OnLost, Questions, TaskPolicy};
@@ -363,5 +364,25 @@ async fn what_is_late_or_has_no_route_has_failed_in_its_own_words() {
         assert_lost(&task, reason);
         assert_eq!(task["error"]["message"].as_str().unwrap().contains("no longer serves"), !is_late, "{task}");
         assert_eq!(world.upstream.stats().tool("hold").started, 1);
+    }
+}
+
+/// A process that leaves lets what came before begin; it waits for no answer.
+#[tokio::test]
+async fn what_has_begun_to_wait_keeps_no_process_from_leaving() {
+    let world = World::new(Options::default(), policy(OnLost::Fail)).await;
+    let replica = world.replica("first");
+    let session = replica.session().await;
+    let created = replica.legacy(&session, "tools/call", json!({"name": "hold", "arguments": {}, "task": {}})).await;
+    let wait = ("tasks/result", json!({"taskId": created["task"]["taskId"]}));
+    let plain = ("tools/call", json!({"name": "hold", "arguments": {}}));
+    for (method, params) in [wait, plain] {
+        let placed = TaskTracker::new();
+        let posted = replica.placed(&session, method, params, placed.token());
+        placed.close();
+        tokio::select! {
+            () = posted => panic!("{method} was answered"),
+            () = placed.wait() => {}
+        }
     }
 }

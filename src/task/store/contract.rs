@@ -1,5 +1,6 @@
 //! What every store must do, as test functions. A store runs them all with [`each_contract_test`].
 
+pub(crate) mod costs;
 mod holders;
 mod limits;
 mod watches;

@@ -5,6 +5,7 @@
 
 mod book;
 mod holders;
+mod walks;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::task::state::{Event, State};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use book::Book;
 use holders::Holders;
+use walks::{step, walk};
 
 /// Keeps tasks in this process's memory.
 #[derive(Debug)]
@@ -214,7 +216,7 @@ impl Store for MemoryStore {
 
     async fn take_strays(&self, by: &Holder, known: &Known<'_>, at_most: usize) -> Result<Vec<Orphan>, StoreError> {
         let own = self.inner.holders.iter().flat_map(|holders| holders.of(by, usize::MAX));
-        let strays = own.filter(|(id, owner)| {
+        let strays = walk(own).filter(|(id, owner)| {
             let key = (&**owner, *id);
             self.inner.tasks.get(&key as &dyn Keyed).is_some_and(|kept| !known(*id, kept.task.epoch))
         });
@@ -228,8 +230,8 @@ impl Store for MemoryStore {
 
     fn bytes(&self) -> u64 {
         // The books are locked only when no shard is: who holds a book may wait for its shard.
-        let tenants: Vec<Arc<Tenant>> = self.inner.tenants.iter().map(|tenant| Arc::clone(&tenant)).collect();
-        tenants.iter().map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
+        let tenants: Vec<Arc<Tenant>> = walk(self.inner.tenants.iter()).map(|tenant| Arc::clone(&tenant)).collect();
+        walk(tenants.iter()).map(|tenant| lock(&tenant.book).usage().kept_bytes).sum()
     }
 }
 
@@ -363,6 +365,7 @@ impl Inner {
     /// Gives free places to those who wait longest.
     fn promote(&self, book: &mut Book) {
         while let Some((owner, id)) = book.next_in_line() {
+            step();
             let key = (&*owner, id);
             let Some(mut kept) = self.tasks.get_mut(&key as &dyn Keyed) else { continue };
             let mut task = Task::clone(&kept.task);
@@ -384,7 +387,7 @@ impl Inner {
             let Some(last) = positions.last() else { break };
             after = Some(*last);
             page.extend(
-                positions.iter().filter_map(|position| self.read(owner, position.id, |kept| kept.task.clone())),
+                walk(positions.iter()).filter_map(|position| self.read(owner, position.id, |kept| kept.task.clone())),
             );
         }
         page
@@ -394,6 +397,7 @@ impl Inner {
         let mut tasks = Vec::new();
         while tasks.len() < at_most {
             let Some((id, owner)) = self.pop_expired(now) else { break };
+            step();
             let removed = self.with_book(&owner.tenant, |book| {
                 let key = (&*owner, id);
                 let (_, kept) = self.tasks.remove(&key as &dyn Keyed)?;

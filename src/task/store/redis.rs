@@ -69,6 +69,13 @@ impl RedisStore {
     /// The tasks under the prefix of that server; `clock` is how this process tells the time.
     #[must_use]
     pub fn start(hub: Hub, clock: Clock, jobs: &Jobs) -> Self {
+        let store = Self::over(hub, clock, "");
+        jobs::start(&store.inner, jobs);
+        store
+    }
+
+    /// Without what it does beside what it is asked; `prelude` is what each script begins with.
+    fn over(hub: Hub, clock: Clock, prelude: &str) -> Self {
         let watches = Arc::new(Watches::default());
         let keys = Keys::new(&hub);
         let listener = Arc::clone(&watches);
@@ -77,16 +84,14 @@ impl RedisStore {
             hub,
             clock,
             keys,
-            scripts: Scripts::new(),
+            scripts: Scripts::new(prelude),
             watches,
             changed_sizes: Mutex::default(),
             doubtful: Mutex::default(),
             takeovers: Takeovers::default(),
             bytes: AtomicU64::new(0),
         };
-        let inner = Arc::new(inner);
-        jobs::start(&inner, jobs);
-        Self { inner }
+        Self { inner: Arc::new(inner) }
     }
 }
 

@@ -286,6 +286,12 @@ impl Gateway {
         self.replicas[number].neighbour.home_of(number_of(client)).await.unwrap()
     }
 
+    /// Whether the lease of one of several runs, as another sees it.
+    pub(crate) async fn lives(&self, number: usize, as_seen_by: usize) -> bool {
+        let me = self.replicas[number].neighbour.me();
+        !self.replicas[as_seen_by].neighbour.standing(me).await.unwrap().is_gone()
+    }
+
     /// Waits until one of several says with this status whether it is ready.
     pub(crate) async fn ready(&self, number: usize, status: u16) {
         let admin = self.replicas[number].admin;

@@ -49,7 +49,7 @@ impl World {
     }
 
     /// A stream that waits for the task's result.
-    fn open(&self, room: usize) -> (Stream, mpsc::Receiver<bytes::Bytes>) {
+    fn open(&self, room: usize) -> (Stream, mpsc::Receiver<Bytes>) {
         let (events, shown) = mpsc::channel(room);
         let stream = self.deliveries.stream(events);
         self.deliveries.attach(self.task.id, stream.clone(), ClientCapabilities { form: true, ..Default::default() });
@@ -73,7 +73,7 @@ impl World {
 }
 
 /// The numbers of questions that were shown since the last look, and of those that were voided.
-fn shown(stream: &mut mpsc::Receiver<bytes::Bytes>) -> (usize, usize) {
+fn shown(stream: &mut mpsc::Receiver<Bytes>) -> (usize, usize) {
     let texts: Vec<String> =
         std::iter::from_fn(|| stream.try_recv().ok()).map(|event| String::from_utf8(event.to_vec()).unwrap()).collect();
     let count = |part: &str| texts.iter().map(|text| text.matches(part).count()).sum();
@@ -202,4 +202,27 @@ async fn a_closed_stream_is_told_of_until_that_is_written() {
         world.offer().await;
         assert_eq!(shown(&mut events), (1, 1), "{failing_reads} {lost_replies}");
     }
+}
+
+#[tokio::test]
+async fn a_question_in_doubt_keeps_no_stream_open() {
+    let world = World::new().await;
+    let (stream, mut events) = world.open(8);
+    world.store.failing_reads.store(usize::MAX, Ordering::SeqCst);
+    world.deliveries.offer(&world.ledger, &world.task).await;
+    assert!(!world.deliveries.retries.is_empty());
+    // Given a claim that the store does not take, when whoever waited on the stream is done with it,
+    world.deliveries.detach(world.task.id, stream.number);
+    drop(stream);
+    // then it ends, though the doubt is there,
+    assert!(events.recv().await.is_none());
+    world.deliveries.retry(&world.ledger).await;
+    assert!(!world.deliveries.retries.is_empty());
+    // and the question goes to the next one when the store is back.
+    let (next, mut events) = world.open(8);
+    world.store.failing_reads.store(0, Ordering::SeqCst);
+    world.settle().await;
+    world.offer().await;
+    assert_eq!(shown(&mut events).0, 1);
+    assert_eq!(world.now().await.state.questions()[0].progress, Progress::Claimed(next.number));
 }

@@ -8,10 +8,11 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::clock::Clock;
 use crate::demo::server::{Options, Server};
-use crate::gateway::call::Answer;
+use crate::gateway::call::{Accept, Answer, Call};
 use crate::gateway::policy::{TaskPolicy, ToolPolicy};
 use crate::gateway::takeover::Lost;
 use crate::gateway::{Gateway, Parts, Route, TenantLimits, owner, sample};
@@ -159,6 +160,14 @@ impl Replica {
 
     pub(super) async fn take_up_strays(&self) -> usize {
         self.gateway.take_up_strays(&[Arc::clone(&self.route)], Lost::Replica).await.unwrap()
+    }
+
+    /// Posts a request of a client that takes no stream, whose place was just found; waits for the answer.
+    pub(super) async fn placed(&self, session: &str, method: &str, params: Value, placing: TaskTrackerToken) {
+        let body = json!({"jsonrpc": "2.0", "id": 8, "method": method, "params": params});
+        let call = sample::call(&self.route, &self.caller, ProtocolVersion::LATEST_LEGACY, Some(session), &body);
+        let mut call = Call { accept: Accept { json: true, events: false }, placing: Some(placing), ..call };
+        drop(self.gateway.post(&mut call, &mut Asked::Unread).await);
     }
 
     async fn post(&self, version: ProtocolVersion, session: Option<&str>, body: Value) -> (Value, Option<String>) {

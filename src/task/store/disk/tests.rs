@@ -1,5 +1,6 @@
 //! The contract, and what only a file can do: be there afterwards, be somebody else's, be full.
 
+mod costs;
 mod faults;
 mod media;
 mod notes;

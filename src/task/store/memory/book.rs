@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::super::counting::{admit, outcome_bytes, question_bytes};
 use super::super::watching::Watched;
 use super::super::{Limits, Position, Quota, Usage};
+use super::walks::walk;
 use crate::clock::Timestamp;
 use crate::task::state::State;
 use crate::task::{Outcome, Owner, Task, TaskId};
@@ -141,7 +142,7 @@ impl Book {
     /// At most `limit` positions of an owner's, newest first, beginning after one.
     pub(super) fn positions(&self, owner: &Owner, after: Option<Position>, limit: usize) -> Vec<Position> {
         let end = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let positions = self.owners.get(owner).map(|positions| positions.range((Bound::Unbounded, end)).rev());
+        let positions = self.owners.get(owner).map(|positions| walk(positions.range((Bound::Unbounded, end)).rev()));
         positions.into_iter().flatten().take(limit).copied().collect()
     }
 

@@ -1,5 +1,7 @@
 //! The memory store under the contract, against a simple model, and under many threads.
 
+mod costs;
+
 use std::time::Duration;
 
 use proptest::prelude::*;

@@ -28,9 +28,11 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new() -> Self {
-        let of_tenant = |body| Script::new(&[include_str!("lib.lua"), body]);
-        let always = |body| Script::always(&[include_str!("lib.lua"), body]);
+    /// The scripts; each begins with `prelude`, which is nothing but where a test looks at what they do.
+    pub(super) fn new(prelude: &str) -> Self {
+        let of_tenant = |body| Script::new(&[prelude, include_str!("lib.lua"), body]);
+        let always = |body| Script::always(&[prelude, include_str!("lib.lua"), body]);
+        let beside = |body| Script::always(&[prelude, body]);
         Self {
             create: of_tenant(include_str!("create.lua")),
             take_back: always(include_str!("take_back.lua")),
@@ -46,12 +48,12 @@ impl Scripts {
             purge: always(include_str!("purge.lua")).within(LONG_COMMAND),
             list: of_tenant(include_str!("list.lua")).within(LONG_COMMAND),
             usage: of_tenant(include_str!("usage.lua")),
-            index: Script::always(&[include_str!("index.lua")]),
-            claim: Script::always(&[include_str!("claim.lua")]),
-            settle: Script::always(&[include_str!("settle.lua")]),
-            holders: Script::new(&[include_str!("holders.lua")]),
-            drained: Script::always(&[include_str!("drained.lua")]),
-            sizes: Script::new(&[include_str!("sizes.lua")]),
+            index: beside(include_str!("index.lua")),
+            claim: beside(include_str!("claim.lua")),
+            settle: beside(include_str!("settle.lua")),
+            holders: Script::new(&[prelude, include_str!("holders.lua")]),
+            drained: beside(include_str!("drained.lua")),
+            sizes: Script::new(&[prelude, include_str!("sizes.lua")]),
         }
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::super::lock;
-use super::reply::{Parts, Row, read};
+use super::reply::{Parts, Row};
 use super::{FULL, Inner, is_certain};
 use crate::hub::Script;
 use crate::task::store::{Known, Orphan, StoreError};
@@ -17,6 +17,18 @@ use crate::task::{Holder, TaskId};
 
 /// The own tasks of so many tenants are looked at together.
 const TOGETHER: usize = 64;
+
+/// So many of a holder's own tasks are looked at in one step: meanwhile the server does nothing else. How many there are is
+/// bounded by what tenants may have unfinished.
+const PAGE: &str = "1000";
+
+/// What one such step gave.
+struct Page {
+    /// Each with its epoch.
+    own: Vec<(String, u64)>,
+    /// Where there may be more: after which.
+    last: Option<(String, String)>,
+}
 
 /// Takeovers of which nobody knows what came of them.
 #[derive(Debug, Default)]
@@ -119,34 +131,67 @@ impl Inner {
         }
         let tenants = self.tenants_of(by).await?;
         for some in tenants.chunks(TOGETHER) {
-            let args = [by.as_str(), &round].map(str::as_bytes);
-            let looks = join_all(some.iter().map(|(tenant, _)| self.of_tenant(&self.scripts.own, tenant, &args))).await;
-            for ((tenant, times), own) in some.iter().zip(looks) {
-                let own: Vec<(String, u64)> = read(own?, "own tasks")?;
-                if own.is_empty() {
+            let looks = join_all(some.iter().map(|(tenant, _)| self.own(by, &round, tenant, None))).await;
+            for ((tenant, times), first) in some.iter().zip(looks) {
+                let (mut page, mut has_any, mut has_strays) = (first?, false, false);
+                loop {
+                    has_any |= !page.own.is_empty();
+                    let strays = self.strays(&page.own, known);
+                    has_strays |= !strays.is_empty();
+                    self.take(by, tenant, &strays, at_most, orphans).await?;
+                    if orphans.len() >= at_most {
+                        return Ok(());
+                    }
+                    let Some(last) = page.last else { break };
+                    page = self.own(by, &round, tenant, Some(&last)).await?;
+                }
+                if !has_any {
                     self.drained(by, Some((tenant, times))).await?;
                 }
-                let strays = self.strays(&own, known);
-                if strays.is_empty() {
+                if !has_strays {
                     lock(&self.takeovers.doubtful).remove(tenant);
-                    continue;
-                }
-                let left = at_most - orphans.len();
-                let epochs: Vec<String> = strays.iter().map(|(_, epoch)| epoch.to_string()).collect();
-                let mut args = vec![by.as_str().as_bytes(), FULL];
-                for ((id, _), epoch) in strays.iter().zip(&epochs).take(left) {
-                    args.extend([id.as_bytes(), epoch.as_bytes()]);
-                }
-                let mut doubt = TakeoverInDoubt { inner: self, tenant, is_over: false };
-                let mut parts = Parts::of(doubt.call(&self.scripts.take_strays, &args).await?, "strays")?;
-                read_orphans(parts.value(), orphans)?;
-                doubt.is_over = self.hub.is_ordered();
-                drop(doubt);
-                if orphans.len() >= at_most {
-                    return Ok(());
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Some of a holder's unfinished tasks of a tenant, in the order of their creation.
+    async fn own(
+        &self,
+        by: &Holder,
+        round: &str,
+        tenant: &str,
+        after: Option<&(String, String)>,
+    ) -> Result<Page, StoreError> {
+        let (at, id) = after.map(|(at, id)| (at.as_str(), id.as_str())).unwrap_or_default();
+        let args = [by.as_str(), round, at, id, PAGE].map(str::as_bytes);
+        let mut parts = Parts::of(self.of_tenant(&self.scripts.own, tenant, &args).await?, "own tasks")?;
+        let (own, at, id) = (parts.next()?, parts.next::<Option<String>>()?, parts.next::<Option<String>>()?);
+        Ok(Page { own, last: at.zip(id) })
+    }
+
+    /// Gives these tasks of its own to a holder anew, until it has `at_most`.
+    async fn take(
+        &self,
+        by: &Holder,
+        tenant: &str,
+        strays: &[(&str, u64)],
+        at_most: usize,
+        orphans: &mut Vec<Orphan>,
+    ) -> Result<(), StoreError> {
+        if strays.is_empty() {
+            return Ok(());
+        }
+        let epochs: Vec<String> = strays.iter().map(|(_, epoch)| epoch.to_string()).collect();
+        let mut args = vec![by.as_str().as_bytes(), FULL];
+        for ((id, _), epoch) in strays.iter().zip(&epochs).take(at_most - orphans.len()) {
+            args.extend([id.as_bytes(), epoch.as_bytes()]);
+        }
+        let mut doubt = TakeoverInDoubt { inner: self, tenant, is_over: false };
+        let mut parts = Parts::of(doubt.call(&self.scripts.take_strays, &args).await?, "strays")?;
+        read_orphans(parts.value(), orphans)?;
+        doubt.is_over = self.hub.is_ordered();
         Ok(())
     }
 

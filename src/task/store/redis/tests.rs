@@ -1,6 +1,8 @@
 //! The redis store under the contract, and what only a server can do to it: clocks that differ, records that it drops,
 //! messages that are lost, and its going away.
 
+mod costs;
+
 use std::time::Duration;
 
 use super::*;

@@ -12,6 +12,8 @@ use super::super::lock;
 
 /// What a disk writes as a whole or not at all.
 const SECTOR: u64 = 512;
+/// What the library reads and writes at a time, at least.
+const PAGE: u64 = 4096;
 
 /// Numbers that follow from a seed.
 #[derive(Debug, Clone)]
@@ -58,6 +60,10 @@ struct State {
     failing_sync: Option<u64>,
     /// Nothing works any more when a sync has failed.
     stays_away: bool,
+    /// How many pages were read and written.
+    pages: u64,
+    /// Who opens it keeps nothing of it in memory.
+    has_no_cache: bool,
     /// It says that it has synced, and has not.
     lies: bool,
 }
@@ -92,6 +98,16 @@ impl FakeDisk {
     /// It works again, with all that it had.
     pub(super) fn mend(&self) {
         lock(&self.0).cut_after = None;
+    }
+
+    /// Who opens it from now on reads everything from it.
+    pub(super) fn without_cache(&self) {
+        lock(&self.0).has_no_cache = true;
+    }
+
+    /// How many pages were read and written so far.
+    pub(super) fn pages(&self) -> u64 {
+        lock(&self.0).pages
     }
 
     /// How long the file is.
@@ -213,6 +229,7 @@ impl StorageBackend for FakeDisk {
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         let mut state = lock(&self.0);
         state.step()?;
+        state.pages += (out.len() as u64).div_ceil(PAGE);
         let at = usize::try_from(offset).unwrap();
         let bytes = state.seen.get(at..at + out.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
@@ -257,6 +274,7 @@ impl StorageBackend for FakeDisk {
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
         let mut state = lock(&self.0);
         state.step()?;
+        state.pages += (data.len() as u64).div_ceil(PAGE);
         if let Some(capacity) = state.capacity {
             let sectors = offset / SECTOR..(offset + data.len() as u64).div_ceil(SECTOR);
             let new = sectors.filter(|sector| !state.taken.contains_key(sector)).count() as u64;
@@ -283,6 +301,9 @@ impl StorageBackend for FakeDisk {
 
 impl Medium for FakeDisk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        if lock(&self.0).has_no_cache {
+            return Builder::new().set_cache_size(0).create_with_backend(self.clone());
+        }
         builder.create_with_backend(self.clone())
     }
 
