@@ -115,8 +115,8 @@ impl Gateway {
         let wait = Wait::begin(session, request.id.clone());
         tokio::select! {
             message = async {
-                let task = self.ledger.wait(&owner, task.id, |_| false).await.ok_or(Kind::NoTask(Some(task.id)))?;
-                let message = patient(|| self.outcome_message(&call.route, &task, &request.id)).await?;
+                let task = self.ledger.wait(&owner, task.id, |_| false).await?.ok_or(Kind::NoTask(Some(task.id)))?;
+                let message = patient(|| self.outcome_message(&call.route, &task, &request.id)).await??;
                 self.note_read(&task).await;
                 Ok(message)
             } => message.map(Answer::json),
@@ -267,8 +267,8 @@ impl ResultJob {
     async fn outcome(&self) -> Bytes {
         let Self { gateway, route, task, id, .. } = self;
         let message = async {
-            let ended = self.ended().await.ok_or(Kind::NoTask(Some(*task)))?;
-            let message = patient(|| gateway.outcome_message(route, &ended, id)).await?;
+            let ended = self.ended().await?.ok_or(Kind::NoTask(Some(*task)))?;
+            let message = patient(|| gateway.outcome_message(route, &ended, id)).await??;
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
@@ -276,15 +276,15 @@ impl ResultJob {
     }
 
     /// The task when it has ended; `None` when it is gone.
-    async fn ended(&self) -> Option<Arc<Task>> {
+    async fn ended(&self) -> Result<Option<Arc<Task>>, StoreError> {
         let Self { gateway, owner, task, .. } = self;
         let read = || gateway.ledger.get(owner, *task);
         // Watched before it is read: a change in between wakes the wait below.
-        let mut watch = patient(|| gateway.ledger.watch(owner, *task)).await?;
+        let Some(mut watch) = patient(|| gateway.ledger.watch(owner, *task)).await? else { return Ok(None) };
         loop {
-            let task = patient(read).await?;
+            let Some(task) = patient(read).await? else { return Ok(None) };
             if task.state.is_ended() {
-                return Some(task);
+                return Ok(Some(task));
             }
             gateway.deliveries.announce(&task);
             gateway.deliveries.offer_here(&gateway.ledger, &task).await;

@@ -116,11 +116,14 @@ pub enum StoreError {
     /// The tenant has too much already.
     #[error(transparent)]
     Quota(#[from] Quota),
-    /// The store can't be used now.
+    /// The store can't be used now: it may be worth asking again.
     #[error("the task store failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+    /// What it has of this task is not what was written, and never will be again. Of other tasks it says nothing.
+    #[error("what the task store has kept is spoilt")]
+    Spoilt(#[source] Box<dyn std::error::Error + Send + Sync>),
 impl StoreError {
     /// Whether it only says again that the store is away, which was told when it went.
     #[must_use]
@@ -129,6 +132,12 @@ impl StoreError {
     }
 }
 
+
+    /// Whether asking again is in vain.
+    #[must_use]
+    pub fn is_spoilt(&self) -> bool {
+        matches!(self, Self::Spoilt(_))
+    }
 /// A place in an owner's list: its order is by time of creation, then id, so that a page is stable while tasks come and
 /// go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,13 +214,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The task, unless it is not this owner's, never was or has expired: these are one answer.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`]; [`StoreError::Spoilt`] where the record can't be read any more, here and wherever a task
+    /// is named.
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError>;
 
     /// What the upstream said in the end; `None` where [`Store::read`] says so, and where there is none.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError>;
 
     /// Notes that the outcome was handed out; says whether this was the first time.

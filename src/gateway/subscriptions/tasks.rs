@@ -125,7 +125,12 @@ async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
 
 /// The task as a read at this moment shows it.
 async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<Shown> {
-    let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
+    let failed = |error: &StoreError| {
+        // That is told by the ledger, once.
+        if !error.is_spoilt() {
+            tracing::error!(%error, "a task could not be read for its listener");
+        }
+    };
     let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
     let outcome = if task.state.is_ended() { ledger.outcome(owner, id).await.inspect_err(failed).ok()? } else { None };
     let params = extension::detailed(&task, outcome.as_ref());

@@ -1,7 +1,7 @@
 //! A store that fails on purpose, for tests of what stands above stores.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 
@@ -18,6 +18,8 @@ pub(crate) struct FaultyStore {
     pub(crate) failing_purges: AtomicUsize,
     /// Reads and watches.
     pub(crate) failing_reads: AtomicUsize,
+    /// What is kept can't be read any more.
+    pub(crate) is_spoilt: AtomicBool,
     /// Changes that are written, and of which nobody is told so.
     pub(crate) lost_replies: AtomicUsize,
 }
@@ -26,7 +28,8 @@ impl FaultyStore {
     /// One that works.
     pub(crate) fn new(clock: Clock) -> Self {
         let [conflicts, failing_purges, failing_reads, lost_replies] = Default::default();
-        Self { store: MemoryStore::new(clock), conflicts, failing_purges, failing_reads, lost_replies }
+        let is_spoilt = AtomicBool::default();
+        Self { store: MemoryStore::new(clock), conflicts, failing_purges, failing_reads, is_spoilt, lost_replies }
     }
 }
 
@@ -38,6 +41,15 @@ fn away() -> StoreError {
     StoreError::Unavailable("no disk".into())
 }
 
+impl FaultyStore {
+    fn check_read(&self) -> Result<(), StoreError> {
+        if self.is_spoilt.load(Ordering::SeqCst) {
+            return Err(StoreError::Spoilt("another checksum".into()));
+        }
+        if take(&self.failing_reads) { Err(away()) } else { Ok(()) }
+    }
+}
+
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Store for FaultyStore {
@@ -46,9 +58,7 @@ impl Store for FaultyStore {
     }
 
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
-        if take(&self.failing_reads) {
-            return Err(away());
-        }
+        self.check_read()?;
         self.store.read(owner, id).await
     }
 
@@ -83,9 +93,7 @@ impl Store for FaultyStore {
     }
 
     async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
-        if take(&self.failing_reads) {
-            return Err(away());
-        }
+        self.check_read()?;
         self.store.watch(owner, id).await
     }
 

@@ -21,7 +21,7 @@ const SUMMED: u8 = 0x80;
 struct Spoilt;
 
 fn spoilt() -> Halt {
-    Halt::Refused(StoreError::Unavailable(Spoilt.into()))
+    Halt::Refused(StoreError::Spoilt(Spoilt.into()))
 }
 
 fn sum(parts: [&[u8]; 2]) -> Sum {
