@@ -30,6 +30,7 @@ mod params;
 pub mod pool;
 pub mod relay;
 pub mod schemas;
+mod streamed;
 mod streams;
 pub mod subjects;
 mod subscriptions;

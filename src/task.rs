@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod dialect;
 pub mod ledger;
+pub mod outline;
 pub mod state;
 pub mod store;
 pub mod sweeper;

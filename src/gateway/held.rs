@@ -511,9 +511,9 @@ impl Record {
                     self.tell_success();
                     return Written::Done;
                 }
-                Err(
-                    ApplyError::NotFound | ApplyError::Refused { .. } | ApplyError::Store(StoreError::Spoilt(_)),
-                ) => return Written::TooLate,
+                Err(ApplyError::NotFound | ApplyError::Refused { .. } | ApplyError::Store(StoreError::Spoilt(_))) => {
+                    return Written::TooLate;
+                }
                 Err(ApplyError::Fenced) => return Written::Fenced,
                 Err(ApplyError::Store(error)) => error,
             };

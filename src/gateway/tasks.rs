@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -16,12 +15,13 @@ use crate::seal::Purpose;
 use crate::sse;
 use crate::task::dialect::core::{self, Payload};
 use crate::task::ledger::patient;
-use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, StoreError, Task, TaskId};
+use crate::task::{ApplyError, Ending, Finish, Outcome, Owner, Position, State, StoreError, Task, TaskId};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
+use super::streamed::{Message, Streamed};
 use super::streams::reached;
 use super::{Gateway, Request, Route, owner};
 
@@ -107,7 +107,7 @@ impl Gateway {
         if task.state.is_ended() {
             let message = self.outcome_message(&call.route, &task, &request.id).await??;
             self.note_read(&task).await;
-            return Ok(Answer::json(message));
+            return Ok(message.answer(call.accept));
         }
         if call.accept.events {
             return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
@@ -119,7 +119,7 @@ impl Gateway {
                 let message = patient(|| self.outcome_message(&call.route, &task, &request.id)).await??;
                 self.note_read(&task).await;
                 Ok(message)
-            } => message.map(Answer::json),
+            } => message.map(|message| message.answer(call.accept)),
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
         }
@@ -131,19 +131,19 @@ impl Gateway {
         route: &Arc<Route>,
         task: &Task,
         id: &Id,
-    ) -> Result<Result<Bytes, Kind>, StoreError> {
+    ) -> Result<Result<Message, Kind>, StoreError> {
         if task.state == State::Ended(Ending::Cancelled) {
             return Ok(Err(Kind::Cancelled(task.id)));
         }
-        let Some(outcome) = self.ledger.outcome(&task.owner, task.id).await? else {
-            return Ok(Err(Kind::NoTask(Some(task.id))));
-        };
+        let gone = Kind::NoTask(Some(task.id));
+        let Some(kept) = self.ledger.kept(&task.owner, task.id).await? else { return Ok(Err(gone)) };
         // The result is shown as the list of tools has announced it.
-        let wraps = core::is_translated(&outcome) && self.shape(route, &task.tool).await.wraps_output;
-        Ok(Ok(match core::outcome(&outcome, task.id, wraps) {
+        let wraps = core::is_translated(&kept.shown()) && self.shape(route, &task.tool).await.wraps_output;
+        let show = |outcome: &Outcome| match core::outcome(outcome, task.id, wraps) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
-        }))
+        };
+        Ok(self.shown(task, kept, show).await?.ok_or(gone))
     }
 
     /// A stream that ends with the answer to `tasks/result`. It needs no buffer: whoever takes it up again gets the open
@@ -256,7 +256,10 @@ impl ResultJob {
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {
                 let id = gateway.seal_event(self.task, &self.id, true);
-                stream.finish(sse::write_event(Some(&id), &end)).await;
+                match end {
+                    Message::Whole(end) => drop(stream.finish(sse::write_event(Some(&id), &end)).await),
+                    Message::Streamed(end) => finish_streamed(&stream, end.into_event(Some(&id))).await,
+                }
             }
         }
         gateway.deliveries.release(&gateway.ledger, stream.number).await;
@@ -264,7 +267,7 @@ impl ResultJob {
 
     /// Waits for the end of the task; the message that answers the request. What it asks meanwhile is put on the stream from
     /// here, since its call may be held by another process.
-    async fn outcome(&self) -> Bytes {
+    async fn outcome(&self) -> Message {
         let Self { gateway, route, task, id, .. } = self;
         let message = async {
             let ended = self.ended().await?.ok_or(Kind::NoTask(Some(*task)))?;
@@ -272,7 +275,7 @@ impl ResultJob {
             gateway.note_read(&ended).await;
             Ok::<_, Kind>(message)
         };
-        message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
+        message.await.unwrap_or_else(|kind| Message::Whole(kind.answering(id).to_message()))
     }
 
     /// The task when it has ended; `None` when it is gone.
@@ -295,6 +298,18 @@ impl ResultJob {
                 },
                 () = reached(again) => {}
             }
+        }
+    }
+}
+
+/// Sends the last event, a piece at a time. Where it breaks off, the stream ends without the event's end: so it is none, and the
+/// client takes the stream up again after the one before.
+pub(super) async fn finish_streamed(stream: &Stream, mut event: Streamed) {
+    stream.ends();
+    // What is wrong was told.
+    while let Ok(Some(part)) = event.next().await {
+        if !stream.send_alone(part).await {
+            return;
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::state::{Ending, Event, Refused, State, Status};
-use super::store::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::store::{Kept, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
 pub use holds::Hold;
@@ -293,7 +293,15 @@ impl Ledger {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     pub async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
-        self.inner.store.outcome(owner, id).await
+        self.inner.store.outcome(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
+    }
+
+    /// The same to be handed out; see [`Store::kept`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        self.inner.store.kept(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
     }
 
     /// Notes that the outcome was handed out; says whether this was the first time.
@@ -326,7 +334,7 @@ impl Ledger {
     /// Tells of each later change of the task.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     pub async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
         self.inner.store.watch(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
     }
@@ -334,7 +342,7 @@ impl Ledger {
     /// What a tenant has.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
+    /// [`StoreError::Unavailable`]
     pub async fn usage(&self, tenant: &str) -> Result<Usage, StoreError> {
         self.inner.store.usage(tenant).await
     }

@@ -10,6 +10,7 @@ pub mod creates;
 pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
+mod kept;
 pub mod memory;
 pub mod metered;
 pub mod redis;
@@ -26,6 +27,7 @@ use crate::clock::Timestamp;
 use crate::hub::HubError;
 
 pub use creates::CreateRate;
+pub use kept::{Kept, Large, Pieces};
 pub use watching::Watch;
 
 /// What one tenant may have in the store.
@@ -119,25 +121,25 @@ pub enum StoreError {
     /// The store can't be used now: it may be worth asking again.
     #[error("the task store failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
     /// What it has of this task is not what was written, and never will be again. Of other tasks it says nothing.
     #[error("what the task store has kept is spoilt")]
     Spoilt(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
 impl StoreError {
     /// Whether it only says again that the store is away, which was told when it went.
     #[must_use]
     pub fn is_known(&self) -> bool {
         matches!(self, Self::Unavailable(source) if matches!(source.downcast_ref(), Some(HubError::Away)))
     }
-}
-
 
     /// Whether asking again is in vain.
     #[must_use]
     pub fn is_spoilt(&self) -> bool {
         matches!(self, Self::Spoilt(_))
     }
+}
+
 /// A place in an owner's list: its order is by time of creation, then id, so that a page is stable while tasks come and
 /// go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,6 +225,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError>;
+
+    /// The same for whoever hands it out: what is large is not held, where the store can read it bit by bit.
+    ///
+    /// # Errors
+    /// As [`Store::outcome`].
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        Ok(self.outcome(owner, id).await?.map(Kept::Whole))
+    }
 
     /// Notes that the outcome was handed out; says whether this was the first time.
     ///

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use async_trait::async_trait;
 
 use super::memory::MemoryStore;
-use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::{Kept, Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -64,6 +64,10 @@ impl Store for FaultyStore {
 
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
         self.store.outcome(owner, id).await
+    }
+
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        self.store.kept(owner, id).await
     }
 
     async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {

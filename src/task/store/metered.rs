@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::metrics::label::StoreOp;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
-use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::{Kept, Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 
 /// A store that is timed.
 #[derive(Debug)]
@@ -46,6 +46,10 @@ impl<S: Store + ?Sized> Store for MeteredStore<S> {
 
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
         self.timed(StoreOp::Get, self.store.outcome(owner, id)).await
+    }
+
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        self.timed(StoreOp::Get, self.store.kept(owner, id)).await
     }
 
     async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {

@@ -27,7 +27,21 @@ fn spoilt() -> Halt {
 fn sum(parts: [&[u8]; 2]) -> Sum {
     let mut context = Context::new(&SHA256);
     parts.into_iter().for_each(|part| context.update(part));
+    cut(context)
+}
+
+fn cut(context: Context) -> Sum {
     context.finish().as_ref().first_chunk().copied().unwrap_or_default()
+}
+
+/// The sum of a text that comes in pieces.
+#[derive(Clone)]
+pub(super) struct Summing(Context);
+
+impl Summing {
+    pub(super) fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
 }
 
 /// A record as it is kept.
@@ -81,14 +95,31 @@ impl Head {
         Ok((Self { kind: *kind, length, sum: Some(*sum) }, rest))
     }
 
-    /// The outcome, where this is its text.
-    pub(super) fn outcome(&self, text: &[u8]) -> Result<Outcome, Halt> {
-        if text.len() as u64 != self.length {
+    /// Whether it is a result's with a sum.
+    pub(super) fn is_result(&self) -> bool {
+        self.sum.is_some() && self.kind & !SUMMED == codec::kind_of(&Outcome::Result("".into()))
+    }
+
+    /// Begins the sum of its text.
+    pub(super) fn summing(&self) -> Summing {
+        let mut context = Context::new(&SHA256);
+        context.update(&front(self.kind, self.length));
+        Summing(context)
+    }
+
+    /// Whether a text of that length and sum is its own.
+    pub(super) fn check(&self, length: u64, summing: Summing) -> Result<(), Halt> {
+        if length != self.length {
             return Err(Halt::inconsistent("a piece of an outcome is missing"));
         }
-        if self.sum.is_some_and(|expected| sum([&front(self.kind, self.length), text]) != expected) {
-            return Err(spoilt());
-        }
+        if self.sum.is_some_and(|expected| cut(summing.0) != expected) { Err(spoilt()) } else { Ok(()) }
+    }
+
+    /// The outcome, where this is its text.
+    pub(super) fn outcome(&self, text: &[u8]) -> Result<Outcome, Halt> {
+        let mut summing = self.summing();
+        summing.add(text);
+        self.check(text.len() as u64, summing)?;
         Ok(codec::outcome(self.kind & !SUMMED, text)?)
     }
 }

@@ -1,6 +1,7 @@
 //! The contract, and what only a file can do: be there afterwards, be somebody else's, be full.
 
 mod faults;
+mod large;
 mod media;
 mod notes;
 mod opening;
