@@ -121,7 +121,7 @@ proptest! {
     fn it_is_shown_as_the_whole_is(result in result(), large in 1..40_usize, piece in 1..20_usize, wraps: bool) {
         let id = TaskId::random();
         let outline = outline(&result, large, piece).unwrap();
-        prop_assert_eq!(filled(&outline, outline.text(), &result).unwrap(), result.clone());
+        prop_assert_eq!(&filled(&outline, outline.text(), &result).unwrap(), &result);
         let shown = filled(&outline, &rendered(outline.text(), id, wraps), &result);
         prop_assert!(shown.is_none_or(|shown| shown == rendered(&result, id, wraps)));
     }
