@@ -32,6 +32,7 @@ pub mod relay;
 #[cfg(test)]
 mod sample;
 pub mod schemas;
+mod streamed;
 mod streams;
 pub mod subjects;
 mod subscriptions;

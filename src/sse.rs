@@ -259,6 +259,56 @@ pub fn push_event(out: &mut BytesMut, id: Option<&str>, data: &[u8]) {
     out.extend_from_slice(b"\n");
 }
 
+/// Writes an event whose data comes in pieces: the same bytes as [`write_event`] writes of all of them.
+#[derive(Debug)]
+pub struct EventWriter {
+    head: Option<Bytes>,
+    /// The last piece ended with a CR, so that a LF after it ends no line of its own.
+    after_cr: bool,
+    tail: Option<Bytes>,
+}
+
+impl EventWriter {
+    /// Begins an event with that id.
+    #[must_use]
+    pub fn new(id: Option<&str>) -> Self {
+        let head = id.map_or_else(|| "data: ".to_owned(), |id| format!("id: {id}\ndata: "));
+        Self { head: Some(head.into()), after_cr: false, tail: Some(Bytes::from_static(b"\n\n")) }
+    }
+
+    /// What comes before the first piece, once.
+    pub fn head(&mut self) -> Option<Bytes> {
+        self.head.take()
+    }
+
+    /// A piece as it stands in the event.
+    pub fn lines(&mut self, mut piece: Bytes) -> Bytes {
+        if piece.is_empty() {
+            return piece;
+        }
+        if std::mem::take(&mut self.after_cr) && piece.first() == Some(&b'\n') {
+            piece.advance(1);
+        }
+        if memchr2(b'\n', b'\r', &piece).is_none() {
+            return piece;
+        }
+        self.after_cr = piece.last() == Some(&b'\r');
+        let mut out = BytesMut::with_capacity(piece.len() + 64);
+        while let Some(end) = memchr2(b'\n', b'\r', &piece) {
+            out.extend_from_slice(&piece.split_to(end));
+            out.extend_from_slice(b"\ndata: ");
+            piece.advance(if piece.starts_with(b"\r\n") { 2 } else { 1 });
+        }
+        out.extend_from_slice(&piece);
+        out.freeze()
+    }
+
+    /// What comes after the last piece, once. Without it there is no event.
+    pub fn tail(&mut self) -> Option<Bytes> {
+        self.tail.take()
+    }
+}
+
 /// Writes an event that gives an id and says how soon to come back, and has no message (2025-11-25 transports, "Sending
 /// Messages to the Server" 6: the server SHOULD prime the client to reconnect).
 #[must_use]

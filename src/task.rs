@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod dialect;
 pub mod ledger;
+pub mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
 pub mod state;

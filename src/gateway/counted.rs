@@ -118,6 +118,7 @@ mod tests {
             Fault::InputTimeout,
             Fault::Shutdown,
             Fault::Store,
+            Fault::Spoilt,
         ];
         let returned = |is_error| Finish::returned(is_error, "{}".into(), None).reason;
         let ends = [returned(false), returned(true), Finish::cancelled(None).reason, held::UPSTREAM_ERROR];

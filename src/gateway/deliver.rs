@@ -20,7 +20,9 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::seal::fingerprint;
 use crate::sse;
 use crate::task::dialect::core;
-use crate::task::{ApplyError, Event, Holder, Ledger, Owner, Progress, Question, SessionNumber, State, Task, TaskId};
+use crate::task::{
+    ApplyError, Event, Holder, Ledger, Owner, Progress, Question, SessionNumber, State, StoreError, Task, TaskId,
+};
 
 use super::homes::bus::Message;
 use super::session::{Sessions, Stream};
@@ -233,7 +235,7 @@ impl Deliveries {
         let event = Event::Claim { number: question.number, stream: stream.number };
         match ledger.apply(&task.owner, task.id, event).await {
             Ok(_) => self.show(ledger, task, question, stream, room).await,
-            Err(ApplyError::Store(_)) => {
+            Err(ApplyError::Store(error)) if !error.is_spoilt() => {
                 self.retries.note(&task.owner, task.id, Retry::Claim(question.number, Fading::of(stream)));
             }
             // Another stream was faster, or the question is gone.
@@ -302,7 +304,8 @@ impl Deliveries {
     async fn release_task(&self, ledger: &Ledger, owner: &Arc<Owner>, task: TaskId, number: u64) {
         let before = match ledger.get(owner, task).await {
             Ok(Some(before)) => before,
-            Ok(None) => return,
+            // Nor is anybody shown a question of a record that can't be read any more.
+            Ok(None) | Err(StoreError::Spoilt(_)) => return,
             Err(_) => return self.retries.note(owner, task, Retry::Release(number)),
         };
         let claimed = |question: &&Question| question.progress == Progress::Claimed(number);
@@ -314,7 +317,9 @@ impl Deliveries {
         self.note_void(task, &claimed);
         match ledger.apply(owner, task, Event::Release { stream: number }).await {
             Ok(task) => self.offer(ledger, &task).await,
-            Err(ApplyError::Store(_)) => self.retries.note(owner, task, Retry::Release(number)),
+            Err(ApplyError::Store(error)) if !error.is_spoilt() => {
+                self.retries.note(owner, task, Retry::Release(number));
+            }
             // It ended meanwhile, or its questions did: nobody will hear of what was voided.
             Err(_) => drop(self.voided.remove(&task)),
         }
@@ -392,7 +397,7 @@ impl Deliveries {
     async fn look_for_dead(&self, ledger: &Ledger, owner: &Arc<Owner>, task: TaskId) {
         match ledger.get(owner, task).await {
             Ok(Some(task)) => self.release_dead(ledger, &task).await,
-            Ok(None) => {}
+            Ok(None) | Err(StoreError::Spoilt(_)) => {}
             Err(_) => self.retries.note(owner, task, Retry::ReleaseDead),
         }
     }

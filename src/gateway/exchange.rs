@@ -545,9 +545,12 @@ fn upstream_outcome(fault: Fault) -> UpstreamOutcome {
         Fault::UpstreamUnreachable | Fault::Credentials => UpstreamOutcome::Unreachable,
         Fault::UpstreamProtocol | Fault::UpstreamTooLarge => UpstreamOutcome::Protocol,
         Fault::OutcomeUnknown | Fault::ReplicaLost => UpstreamOutcome::Lost,
-        Fault::Deadline { .. } | Fault::InputTimeout | Fault::Shutdown | Fault::Store | Fault::NoRoute { .. } => {
-            UpstreamOutcome::Abandoned
-        }
+        Fault::Deadline { .. }
+        | Fault::InputTimeout
+        | Fault::Shutdown
+        | Fault::Store
+        | Fault::Spoilt
+        | Fault::NoRoute { .. } => UpstreamOutcome::Abandoned,
     }
 }
 

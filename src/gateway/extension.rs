@@ -4,7 +4,7 @@
 use crate::jsonrpc::{self, Object};
 use crate::mcp::input::{InputResponse, check_response, responses};
 use crate::task::dialect::extension;
-use crate::task::{self, ApplyError, Ending, Event, Finish, Question, State, Task};
+use crate::task::{self, ApplyError, Ending, Event, Finish, Outcome, Question, State, Task};
 
 use super::call::{Answer, Call};
 use super::rejection::Kind;
@@ -15,18 +15,18 @@ impl Gateway {
     pub(super) async fn extension_get(&self, call: &Call, request: &Request<'_>) -> Result<Answer, Kind> {
         let task = self.named_task(call, request).await?;
         // Nothing changes an ended record any more, so both are of the same version.
-        let outcome = match task.state {
-            State::Ended(Ending::Returned { .. } | Ending::Errored) => {
-                let outcome = self.ledger.outcome(&task.owner, task.id).await?;
-                Some(outcome.ok_or(Kind::NoTask(Some(task.id)))?)
-            }
-            State::Ended(Ending::Cancelled) | State::Held(_) | State::Queued => None,
+        let server = call.route.eras.identity();
+        let show = |outcome: Option<&Outcome>| {
+            jsonrpc::response(&request.id, &extension::get_result(&task, outcome, server.as_deref()))
         };
-        if outcome.is_some() {
-            self.note_read(&task).await;
+        if !matches!(task.state, State::Ended(Ending::Returned { .. } | Ending::Errored)) {
+            return Ok(Answer::json(show(None)));
         }
-        let result = extension::get_result(&task, outcome.as_ref(), call.route.eras.identity().as_deref());
-        Ok(Answer::json(jsonrpc::response(&request.id, &result)))
+        let gone = || Kind::NoTask(Some(task.id));
+        let kept = self.ledger.kept(&task.owner, task.id).await?.ok_or_else(gone)?;
+        let message = self.shown(&task, kept, |outcome| show(Some(outcome))).await?.ok_or_else(gone)?;
+        self.note_read(&task).await;
+        Ok(message.answer(call.accept))
     }
 
     /// Takes answers ("Updating Tasks"). What is not open any more, or never was, is ignored; of answers that are none, not

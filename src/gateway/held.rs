@@ -336,10 +336,17 @@ impl Record {
         Self { gateway, task, input_timeout, standing, hold: Arc::new(hold) }
     }
 
+    /// The record as the store has it. One that can't be read any more can't be written either, and counts as gone.
+    async fn read(&self) -> Result<Option<Arc<Task>>, StoreError> {
+        match self.gateway.ledger.get(&self.task.owner, self.task.id).await {
+            Err(StoreError::Spoilt(_)) => Ok(None),
+            read => read,
+        }
+    }
+
     /// The record as it is now.
     async fn current(&self) -> Result<Option<Arc<Task>>, ()> {
-        let Self { gateway, task, .. } = self;
-        let now = gateway.ledger.get(&task.owner, task.id).await.map_err(|error| self.tell_failure(&error))?;
+        let now = self.read().await.map_err(|error| self.tell_failure(&error))?;
         self.stands(now.as_deref());
         Ok(now)
     }
@@ -350,6 +357,7 @@ impl Record {
         loop {
             match self.gateway.ledger.watch(&self.task.owner, self.task.id).await {
                 Ok(watch) => return watch,
+                Err(StoreError::Spoilt(_)) => return None,
                 Err(error) => self.tell_failure(&error),
             }
             tokio::time::sleep(READ_AGAIN).await;
@@ -386,8 +394,10 @@ impl Record {
             tracing::debug!(error = %Chain(&error), task = %task.id, "an event was not applied");
             match error {
                 ApplyError::Fenced => Unapplied::Fenced,
+                ApplyError::Store(StoreError::Spoilt(_)) | ApplyError::NotFound | ApplyError::Refused { .. } => {
+                    Unapplied::Refused
+                }
                 ApplyError::Store(_) => Unapplied::Away,
-                ApplyError::NotFound | ApplyError::Refused { .. } => Unapplied::Refused,
             }
         })
     }
@@ -416,7 +426,7 @@ impl Record {
     async fn has_started(&self, watch: &mut Watch) -> bool {
         loop {
             let mut failed = false;
-            let now = self.gateway.ledger.get(&self.task.owner, self.task.id).await;
+            let now = self.read().await;
             if let Ok(now) = &now {
                 self.stands(now.as_deref());
             }
@@ -445,7 +455,7 @@ impl Record {
     /// Resolves when the record has ended, is gone or is somebody else's.
     async fn ended(&self, watch: &mut Watch) {
         while watch.changed().await {
-            let task = self.gateway.ledger.get(&self.task.owner, self.task.id).await;
+            let task = self.read().await;
             if task.is_ok_and(|task| task.is_none_or(|task| task.state.is_ended() || self.is_others(&task))) {
                 return;
             }
@@ -501,7 +511,9 @@ impl Record {
                     self.tell_success();
                     return Written::Done;
                 }
-                Err(ApplyError::NotFound | ApplyError::Refused { .. }) => return Written::TooLate,
+                Err(ApplyError::NotFound | ApplyError::Refused { .. } | ApplyError::Store(StoreError::Spoilt(_))) => {
+                    return Written::TooLate;
+                }
                 Err(ApplyError::Fenced) => return Written::Fenced,
                 Err(ApplyError::Store(error)) => error,
             };

@@ -131,6 +131,8 @@ pub enum Fault {
     Shutdown,
     /// The store failed.
     Store,
+    /// What the store has of the task is spoilt.
+    Spoilt,
 }
 
 impl Fault {
@@ -145,7 +147,7 @@ impl Fault {
             Self::Deadline { .. } => "deadline",
             Self::InputTimeout => "input_timeout",
             Self::Shutdown => "shutdown",
-            Self::Store => "store",
+            Self::Store | Self::Spoilt => "store",
         }
     }
 
@@ -180,6 +182,9 @@ impl Fault {
             Self::InputTimeout => "Nobody answered the server's question in time.",
             Self::Shutdown => "The gateway is shutting down. Try again later.",
             Self::Store => "The gateway can't reach its task store. Try again later.",
+            Self::Spoilt => {
+                "What the gateway has kept of this task is damaged and can't be read any more; asking again won't help."
+            }
         }
     }
 
@@ -251,6 +256,8 @@ impl From<StoreError> for Kind {
                 };
                 Self::Quota { reason: reason.as_str(), limit, retry_after }
             }
+            // Told by the ledger, once for each task.
+            StoreError::Spoilt(_) => Self::Fault(Fault::Spoilt),
             known if known.is_known() => Self::Fault(Fault::Store),
             other => {
                 tracing::error!(error = %Chain(&other), "store failed");

@@ -184,8 +184,23 @@ impl Stream {
 
     /// Sends the last event: nothing that others offer comes after it.
     pub async fn finish(&self, event: Bytes) -> bool {
-        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ends();
         self.send(event).await
+    }
+
+    /// Sends a part of the last event, as soon as its reader has taken all before it.
+    pub async fn send_alone(&self, part: Bytes) -> bool {
+        let Ok(mut room) = self.events.reserve_many(self.events.max_capacity()).await else { return false };
+        self.waiting.fetch_add(part.len(), Ordering::Relaxed);
+        room.next().is_some_and(|room| {
+            room.send(part);
+            true
+        })
+    }
+
+    /// From now on nothing that others offer comes.
+    pub fn ends(&self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     /// Waits for room for an event that must not be lost; says whether anybody will read it.

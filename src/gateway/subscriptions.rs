@@ -34,6 +34,7 @@ use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::relay::EventStream;
 use super::session::Stream;
+use super::streamed::Streamed;
 use super::streams::reached;
 use super::{Gateway, Request, Route, ladder, over, owner};
 use feed::Feed;
@@ -139,7 +140,7 @@ impl Gateway {
         let stream = self.deliveries.stream(events);
         let held = (admitted, call.route.metrics.stream());
         let body = EventStream::new(receiver, pending(), self.keep_alive, Arc::clone(&stream.waiting), Box::new(()));
-        let sending = Sending { id: request.id.clone(), route: Arc::clone(route), stream };
+        let sending = Sending { id: request.id.clone(), route: Arc::clone(route), stream, is_half: false };
         let expires = self.expiry(&call.caller);
         let teller = Teller { sending, source, watched, honoured, expires, _held: held };
         let gateway = Arc::clone(self);
@@ -227,6 +228,8 @@ struct Sending {
     id: Id,
     route: Arc<Route>,
     stream: Stream,
+    /// An event is on the stream without its end.
+    is_half: bool,
 }
 
 impl Teller {
@@ -239,7 +242,7 @@ impl Teller {
             () = reached(self.expires) => true,
             is_over = self.tell(gateway) => is_over,
         };
-        if is_over {
+        if is_over && !self.sending.is_half {
             drop(tokio::time::timeout(LAST_EVENT, self.sending.finish()).await);
         }
     }
@@ -255,9 +258,9 @@ impl Teller {
             return true;
         }
         loop {
-            let (method, params) = tokio::select! {
+            let is_read = tokio::select! {
                 change = self.source.next() => match change {
-                    Some(Change { method, params }) => (method, params.map(String::from)),
+                    Some(Change { method, params }) => self.sending.send(&method, params.as_deref()).await,
                     None => return true,
                 },
                 // What changed in the time of one write is told once.
@@ -265,10 +268,10 @@ impl Teller {
                     if shown.has_outcome {
                         gateway.note_read(&shown.task).await;
                     }
-                    (Method::TasksNotification.as_str().into(), Some(shown.params))
+                    self.sending.show(shown).await
                 }
             };
-            if !self.sending.send(&method, params.as_deref()).await {
+            if !is_read {
                 return false;
             }
         }
@@ -280,6 +283,26 @@ impl Sending {
     async fn send(&self, method: &str, params: Option<&str>) -> bool {
         let message: Bytes = jsonrpc::notification(method, Some(&tagged(params, self.id.as_json())));
         self.stream.send(sse::write_event(None, &message)).await
+    }
+
+    /// Sends a task; says whether anybody will read on.
+    async fn show(&mut self, shown: Shown) -> bool {
+        let method = Method::TasksNotification.as_str();
+        let Some(large) = shown.large else { return self.send(method, Some(&shown.params)).await };
+        let message = jsonrpc::notification(method, Some(&tagged(Some(&shown.params), self.id.as_json())));
+        let Some(event) = Streamed::new(shown.task.id, &message, large) else { return false };
+        let mut event = event.into_event(None);
+        self.is_half = true;
+        loop {
+            // What is wrong was told.
+            let Ok(next) = event.next().await else { return false };
+            let Some(part) = next else { break };
+            if !self.stream.send_alone(part).await {
+                return false;
+            }
+        }
+        self.is_half = false;
+        true
     }
 
     /// Answers the request (2026-07-28 subscriptions, "Graceful Closure").

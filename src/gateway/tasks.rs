@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -16,12 +15,13 @@ use crate::seal::Purpose;
 use crate::sse;
 use crate::task::dialect::core::{self, Payload};
 use crate::task::ledger::patient;
-use crate::task::{ApplyError, Ending, Finish, Owner, Position, State, StoreError, Task, TaskId};
+use crate::task::{ApplyError, Ending, Finish, Outcome, Owner, Position, State, StoreError, Task, TaskId};
 
 use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
+use super::streamed::{Message, Streamed};
 use super::streams::reached;
 use super::{Gateway, Request, Route, owner};
 
@@ -106,7 +106,7 @@ impl Gateway {
         let owner = Owner::clone(&task.owner);
         if task.state.is_ended() {
             let fetched = self.fetch(&call.route, &task, &request.id).await?;
-            return self.hand_out(&task, fetched).await.map(Answer::json);
+            return self.hand_out(&task, fetched).await.map(|message| message.answer(call.accept));
         }
         if call.accept.events {
             return Ok(self.result_stream(call, session, owner, task.id, request.id.clone()));
@@ -115,10 +115,10 @@ impl Gateway {
         call.begins();
         tokio::select! {
             message = async {
-                let task = self.ledger.wait(&owner, task.id, |_| false).await.ok_or(Kind::NoTask(Some(task.id)))?;
-                let fetched = patient(|| self.fetch(&call.route, &task, &request.id)).await;
+                let task = self.ledger.wait(&owner, task.id, |_| false).await?.ok_or(Kind::NoTask(Some(task.id)))?;
+                let fetched = patient(|| self.fetch(&call.route, &task, &request.id)).await?;
                 self.hand_out(&task, fetched).await
-            } => message.map(Answer::json),
+            } => message.map(|message| message.answer(call.accept)),
             () = wait.cancelled.cancelled() => Ok(Answer::Accepted),
             () = self.kill.cancelled() => Err(Fault::Shutdown.into()),
         }
@@ -129,17 +129,18 @@ impl Gateway {
         if task.state == State::Ended(Ending::Cancelled) {
             return Ok(Fetched::Cancelled);
         }
-        let Some(outcome) = self.ledger.outcome(&task.owner, task.id).await? else { return Ok(Fetched::Gone) };
+        let Some(kept) = self.ledger.kept(&task.owner, task.id).await? else { return Ok(Fetched::Gone) };
         // The result is shown as the list of tools has announced it.
-        let wraps = core::is_translated(&outcome) && self.shape(route, &task.tool).await.wraps_output;
-        Ok(Fetched::Message(match core::outcome(&outcome, task.id, wraps) {
+        let wraps = core::is_translated(&kept.shown()) && self.shape(route, &task.tool).await.wraps_output;
+        let show = |outcome: &Outcome| match core::outcome(outcome, task.id, wraps) {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
-        }))
+        };
+        Ok(self.shown(task, kept, show).await?.map_or(Fetched::Gone, Fetched::Message))
     }
 
     /// The message that was fetched, on record as handed out.
-    async fn hand_out(&self, task: &Task, fetched: Fetched) -> Result<Bytes, Kind> {
+    async fn hand_out(&self, task: &Task, fetched: Fetched) -> Result<Message, Kind> {
         match fetched {
             Fetched::Message(message) => {
                 self.note_read(task).await;
@@ -208,7 +209,7 @@ impl Gateway {
 /// What there is to answer `tasks/result` with.
 enum Fetched {
     /// The response.
-    Message(Bytes),
+    Message(Message),
     /// The task was cancelled, and has none.
     Cancelled,
     /// The task has gone meanwhile.
@@ -270,7 +271,10 @@ impl ResultJob {
             gateway.deliveries.detach(self.task, stream.number);
             if let Some(end) = end {
                 let id = gateway.seal_event(self.task, &self.id, true);
-                stream.finish(sse::write_event(Some(&id), &end)).await;
+                match end {
+                    Message::Whole(end) => drop(stream.finish(sse::write_event(Some(&id), &end)).await),
+                    Message::Streamed(end) => finish_streamed(&stream, end.into_event(Some(&id))).await,
+                }
             }
         }
         gateway.deliveries.release(&gateway.ledger, stream.number).await;
@@ -278,26 +282,26 @@ impl ResultJob {
 
     /// Waits for the end of the task; the message that answers the request. What it asks meanwhile is put on the stream from
     /// here, since its call may be held by another process.
-    async fn outcome(&self) -> Bytes {
+    async fn outcome(&self) -> Message {
         let Self { gateway, route, task, id, .. } = self;
         let message = async {
-            let ended = self.ended().await.ok_or(Kind::NoTask(Some(*task)))?;
-            let fetched = patient(|| gateway.fetch(route, &ended, id)).await;
+            let ended = self.ended().await?.ok_or(Kind::NoTask(Some(*task)))?;
+            let fetched = patient(|| gateway.fetch(route, &ended, id)).await?;
             gateway.hand_out(&ended, fetched).await
         };
-        message.await.unwrap_or_else(|kind| kind.answering(id).to_message())
+        message.await.unwrap_or_else(|kind| Message::Whole(kind.answering(id).to_message()))
     }
 
     /// The task when it has ended; `None` when it is gone.
-    async fn ended(&self) -> Option<Arc<Task>> {
+    async fn ended(&self) -> Result<Option<Arc<Task>>, StoreError> {
         let Self { gateway, owner, task, .. } = self;
         let read = || gateway.ledger.get(owner, *task);
         // Watched before it is read: a change in between wakes the wait below.
-        let mut watch = patient(|| gateway.ledger.watch(owner, *task)).await?;
+        let Some(mut watch) = patient(|| gateway.ledger.watch(owner, *task)).await? else { return Ok(None) };
         loop {
-            let task = patient(read).await?;
+            let Some(task) = patient(read).await? else { return Ok(None) };
             if task.state.is_ended() {
-                return Some(task);
+                return Ok(Some(task));
             }
             gateway.deliveries.announce(&task);
             gateway.deliveries.offer_here(&gateway.ledger, &task).await;
@@ -308,6 +312,18 @@ impl ResultJob {
                 },
                 () = reached(again) => {}
             }
+        }
+    }
+}
+
+/// Sends the last event, a piece at a time. Where it breaks off, the stream ends without the event's end: so it is none, and the
+/// client takes the stream up again after the one before.
+pub(super) async fn finish_streamed(stream: &Stream, mut event: Streamed) {
+    stream.ends();
+    // What is wrong was told.
+    while let Ok(Some(part)) = event.next().await {
+        if !stream.send_alone(part).await {
+            return;
         }
     }
 }

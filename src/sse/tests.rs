@@ -199,6 +199,24 @@ proptest! {
     }
 
     #[test]
+    fn an_event_in_pieces_is_the_event(
+        pieces in proptest::collection::vec("[aé\r\n]{0,4}", 0..8),
+        id in proptest::option::of("[a-z]{1,3}"),
+    ) {
+        let mut writer = EventWriter::new(id.as_deref());
+        let mut written: Vec<u8> = writer.head().unwrap().to_vec();
+        for piece in &pieces {
+            let lines = writer.lines(Bytes::copy_from_slice(piece.as_bytes()));
+            // Nothing that ends a line is at the end of a piece.
+            prop_assert!(!matches!(lines.last(), Some(b'\r' | b'\n')));
+            written.extend_from_slice(&lines);
+        }
+        written.extend_from_slice(&writer.tail().unwrap());
+        prop_assert_eq!(written, write_event(id.as_deref(), pieces.concat().as_bytes()).to_vec());
+        prop_assert!(writer.head().is_none() && writer.tail().is_none());
+    }
+
+    #[test]
     fn arbitrary_bytes_never_panic(chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..10)) {
         let slices: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
         for frame in frames(&slices) {

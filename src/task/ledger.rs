@@ -5,6 +5,8 @@
 //! a call, and who waits for one, comes here.
 
 mod holds;
+mod patience;
+mod spoilt;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,17 +16,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::state::{Ending, Event, Refused, State, Status};
-use super::store::{Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::store::{Kept, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
 pub use holds::Hold;
 use holds::Holds;
+pub use patience::patient;
+use spoilt::Spoilt;
 
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// How soon a store that was away is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a store that others may share is looked at for what has expired.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -49,6 +51,7 @@ struct Inner {
     earlier: Notify,
     /// The store failed the last call under way that needed it.
     is_failing: AtomicBool,
+    spoilt: Spoilt,
 }
 
 /// Is told each change of a status, after it was written. Called in line, so it must not block.
@@ -65,16 +68,6 @@ pub struct Transition<'a> {
     pub to: Option<Status>,
     /// What happened, in a word that is safe as a label: `created`, `asked`, `answered`, ..., or what [`Finish`] says.
     pub reason: &'static str,
-}
-
-/// Asks the store until it answers: who waits for a task goes on waiting while the store is away.
-pub async fn patient<T, R: Future<Output = Result<T, StoreError>>>(read: impl Fn() -> R) -> T {
-    loop {
-        if let Ok(answer) = read().await {
-            return answer;
-        }
-        tokio::time::sleep(ASK_AGAIN).await;
-    }
 }
 
 /// What is known of a task before it exists.
@@ -160,7 +153,7 @@ impl From<StoreError> for ApplyError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound => Self::NotFound,
-            error @ (StoreError::Conflict | StoreError::Quota(_) | StoreError::Unavailable(_)) => Self::Store(error),
+            error => Self::Store(error),
         }
     }
 }
@@ -180,6 +173,7 @@ impl Ledger {
                 earliest,
                 earlier: Notify::new(),
                 is_failing: AtomicBool::new(false),
+                spoilt: Spoilt::default(),
             }),
         }
     }
@@ -298,17 +292,25 @@ impl Ledger {
     /// The task, unless it is not this owner's, never was, or has expired.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     pub async fn get(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError> {
-        self.inner.store.read(owner, id).await
+        self.inner.store.read(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
     }
 
     /// What the upstream said in the end.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     pub async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
-        self.inner.store.outcome(owner, id).await
+        self.inner.store.outcome(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
+    }
+
+    /// The same to be handed out; see [`Store::kept`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        self.inner.store.kept(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
     }
 
     /// Notes that the outcome was handed out; says whether this was the first time.
@@ -341,9 +343,9 @@ impl Ledger {
     /// Tells of each later change of the task.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     pub async fn watch(&self, owner: &Owner, id: TaskId) -> Result<Option<Watch>, StoreError> {
-        self.inner.store.watch(owner, id).await
+        self.inner.store.watch(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
     }
 
     /// What a tenant has.
@@ -356,13 +358,21 @@ impl Ledger {
 
     /// Waits until the task is as wanted, or has ended, since nothing changes it then; `None` when it is gone. While the store
     /// is away it goes on waiting. Dropping the wait leaves nothing behind.
-    pub async fn wait(&self, owner: &Owner, id: TaskId, until: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
+    ///
+    /// # Errors
+    /// [`StoreError::Spoilt`]: it would never end.
+    pub async fn wait(
+        &self,
+        owner: &Owner,
+        id: TaskId,
+        until: impl Fn(&Task) -> bool,
+    ) -> Result<Option<Arc<Task>>, StoreError> {
         // Watched before it is read: a change in between wakes the wait below.
-        let mut watch = patient(|| self.watch(owner, id)).await?;
+        let Some(mut watch) = patient(|| self.watch(owner, id)).await? else { return Ok(None) };
         loop {
-            let task = patient(|| self.get(owner, id)).await?;
+            let Some(task) = patient(|| self.get(owner, id)).await? else { return Ok(None) };
             if task.state.is_ended() || until(&task) {
-                return Some(task);
+                return Ok(Some(task));
             }
             if !watch.changed().await {
                 return patient(|| self.get(owner, id)).await;

@@ -10,6 +10,7 @@ pub mod creates;
 pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
+mod kept;
 pub mod memory;
 pub mod metered;
 pub mod redis;
@@ -27,6 +28,7 @@ use crate::clock::Timestamp;
 use crate::hub::HubError;
 
 pub use creates::CreateRate;
+pub use kept::{Kept, Large, Pieces};
 pub use watching::Watch;
 
 /// What one tenant may have in the store.
@@ -117,9 +119,12 @@ pub enum StoreError {
     /// The tenant has too much already.
     #[error(transparent)]
     Quota(#[from] Quota),
-    /// The store can't be used now.
+    /// The store can't be used now: it may be worth asking again.
     #[error("the task store failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What it has of this task is not what was written, and never will be again. Of other tasks it says nothing.
+    #[error("what the task store has kept is spoilt")]
+    Spoilt(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl StoreError {
@@ -127,6 +132,12 @@ impl StoreError {
     #[must_use]
     pub fn is_known(&self) -> bool {
         matches!(self, Self::Unavailable(source) if matches!(source.downcast_ref(), Some(HubError::Away)))
+    }
+
+    /// Whether asking again is in vain.
+    #[must_use]
+    pub fn is_spoilt(&self) -> bool {
+        matches!(self, Self::Spoilt(_))
     }
 }
 
@@ -206,14 +217,23 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// The task, unless it is not this owner's, never was or has expired: these are one answer.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`]; [`StoreError::Spoilt`] where the record can't be read any more, here and wherever a task
+    /// is named.
     async fn read(&self, owner: &Owner, id: TaskId) -> Result<Option<Arc<Task>>, StoreError>;
 
     /// What the upstream said in the end; `None` where [`Store::read`] says so, and where there is none.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]
+    /// [`StoreError::Unavailable`], [`StoreError::Spoilt`]
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError>;
+
+    /// The same for whoever hands it out: what is large is not held, where the store can read it bit by bit.
+    ///
+    /// # Errors
+    /// As [`Store::outcome`].
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        Ok(self.outcome(owner, id).await?.map(Kept::Whole))
+    }
 
     /// Notes that the outcome was handed out; says whether this was the first time.
     ///

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use taskgate::auth::sha256;
 use taskgate::demo::server::{Options, Server};
 
-use crate::support::{Binary, Client, Modern, json, text_of, within};
+use crate::support::{Binary, Client, Modern, Value, json, text_of, within};
 
 /// A gateway with its store in that folder, and a caller.
 fn sections(folder: &Path, upstream: &Server) -> String {
@@ -154,4 +154,104 @@ async fn what_has_ended_and_what_is_held_is_known_after_a_restart() {
     })
     .await;
     assert_eq!(held, [0.0; 3]);
+}
+
+/// Without what differs from task to task.
+fn general(bytes: &[u8], id: &str) -> (Value, usize) {
+    let mut message: Value = serde_json::from_slice(bytes).unwrap();
+    if let Some(result) = message["result"].as_object_mut().filter(|result| result.contains_key("createdAt")) {
+        result["createdAt"] = Value::Null;
+        result["lastUpdatedAt"] = Value::Null;
+    }
+    (serde_json::from_str(&message.to_string().replace(id, "the task")).unwrap(), bytes.len())
+}
+
+/// It is not held for its readers, and they get what those of a store get that holds it.
+#[tokio::test]
+async fn a_large_result_is_told_as_by_any_store_in_every_way() {
+    let upstream = Server::start_on_loopback(Options::default()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (on_disk, tenants) = (sections(folder.path(), &upstream), "tenants: {default: {running_tasks: 1}}");
+    let (_, routes) = on_disk.split_once("auth:").unwrap();
+    let disk = format!("store: {{kind: disk, path: \"{}\"}}\n{tenants}\nauth:{routes}", folder.path().display());
+    let memory = format!("{tenants}\nauth:{routes}");
+    let mut told = Vec::new();
+    for config in [disk, memory] {
+        let gateway = Binary::start(&config).await;
+        let client = gateway.client().caller("alice").open().await;
+        let modern = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+        // Given a task that waits for its place, whose end others wait for,
+        let hold = client.start("hold", json!({})).await;
+        let id = client.start("big", json!({"bytes": 15 << 20})).await;
+        let waiting = client.wait_for(&id).await;
+        let (mut listening, _) = modern.listen(json!({"taskIds": [id]})).await;
+        upstream.release();
+        client.until(&hold, "completed").await;
+        client.until(&id, "completed").await;
+        // then all of them get the same.
+        let response = waiting.response().await;
+        assert_eq!(text_of(&response).len(), 15 << 20);
+        let heard = listening.until(|message| message["params"]["status"] == "completed").await.pop().unwrap();
+        assert_eq!(heard["params"]["result"]["content"], response["result"]["content"]);
+        let request = json!({"jsonrpc": "2.0", "id": 7, "method": "tasks/result", "params": {"taskId": id}});
+        let events = client.post_with(&[("accept", "text/event-stream")], request.to_string()).await;
+        assert!(events.is_events());
+        assert_eq!(events.response().await["result"], response["result"]);
+        let answer = client.post(request.to_string()).await;
+        let length: usize = answer.header("content-length").unwrap().parse().unwrap();
+        let legacy = answer.bytes().await;
+        assert_eq!(legacy.len(), length);
+        told.push((general(&legacy, &id), general(&modern_bytes(&gateway, &id).await, &id)));
+    }
+    assert!(told[0] == told[1], "another answer of another length");
+}
+
+/// Spoils a text in the store's file, wherever it is.
+fn spoil(folder: &Path, text: &str) {
+    let file = folder.join("tasks.redb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let places: Vec<usize> = {
+        let found = |(place, part): (usize, &[u8])| (part == text.as_bytes()).then_some(place);
+        bytes.windows(text.len()).enumerate().filter_map(found).collect()
+    };
+    assert!(!places.is_empty());
+    places.into_iter().for_each(|place| bytes[place] ^= 1);
+    std::fs::write(&file, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn what_the_disk_has_spoilt_is_refused_at_once_and_told_once() {
+    let (folder, upstream) =
+        (tempfile::tempdir().unwrap(), Server::start_on_loopback(Options::default()).await.unwrap());
+    let mut gateway = Binary::start(&sections(folder.path(), &upstream)).await;
+    let client = gateway.client().caller("alice").open().await;
+    let mut ids = Vec::new();
+    for text in ["small and spoilt".to_owned(), format!("{} large and spoilt {}", "x".repeat(200_000), "y".repeat(9))] {
+        let id = client.start("echo", json!({"text": text})).await;
+        client.until(&id, "completed").await;
+        ids.push(id);
+    }
+    let good = client.start("echo", json!({"text": "good"})).await;
+    client.until(&good, "completed").await;
+    gateway.signal(Signal::TERM);
+    assert!(gateway.exit().await.success());
+    spoil(folder.path(), "small and spoilt");
+    spoil(folder.path(), "large and spoilt");
+    let gateway = Binary::start(&sections(folder.path(), &upstream)).await;
+    let client = moved(&client, &gateway);
+    let modern = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+    for id in &ids {
+        for _ in 0..2 {
+            let refused = client.error("tasks/result", json!({"taskId": id})).await;
+            assert_eq!((&refused["code"], &refused["data"]["reason"]), (&json!(-32603), &json!("store")));
+            assert!(refused["message"].as_str().unwrap().contains("damaged"), "{refused}");
+            let refused = modern.open("tasks/get", json!({"taskId": id})).await.response().await;
+            assert_eq!(refused["error"]["data"]["reason"], "store", "{refused}");
+        }
+        // The record is another matter.
+        assert_eq!(client.task(id).await["status"], "completed");
+    }
+    assert_eq!(text_of(&client.outcome(&good).await), "good");
+    let log = gateway.log();
+    assert_eq!(log.matches("what is kept of a task is spoilt").count(), ids.len(), "{log}");
 }

@@ -131,7 +131,7 @@ impl Deliveries {
         let task = match ledger.apply(owner, id, Event::Claim { number, stream: stream.number }).await {
             Ok(task) => task,
             Err(ApplyError::Refused { task, .. }) if has_it(&task) => task,
-            Err(ApplyError::Store(_)) => {
+            Err(ApplyError::Store(error)) if !error.is_spoilt() => {
                 return self.retries.note(owner, id, Retry::Claim(number, stream.clone()));
             }
             Err(_) => {

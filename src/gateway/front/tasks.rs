@@ -112,7 +112,8 @@ impl Job {
         let is_others = |now: &Task| now.epoch != task.epoch;
         let conversation = async {
             let is_due = |now: &Task| now.state != State::Queued || is_others(now);
-            let started = gateway.ledger.wait(&task.owner, task.id, is_due).await;
+            // A task that can't be read any more can't be ended either, and counts as gone.
+            let started = gateway.ledger.wait(&task.owner, task.id, is_due).await.ok().flatten();
             record.stands(started.as_deref());
             let is_due = started.is_some_and(|task| !task.state.is_ended() && !is_others(&task));
             if is_due { Some(self.conversation(None).await) } else { None }

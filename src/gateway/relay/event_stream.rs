@@ -24,6 +24,8 @@ pub(in crate::gateway) struct EventStream {
     waiting: Arc<AtomicUsize>,
     tick: Pin<Box<Sleep>>,
     silent: bool,
+    /// Nothing of an event was given whose end is to come.
+    is_between: bool,
     is_over: bool,
     _held: Box<dyn Send>,
 }
@@ -41,7 +43,7 @@ impl EventStream {
     ) -> Self {
         let tick = Box::pin(tokio::time::sleep(keep_alive));
         let ended = Box::pin(ended);
-        Self { events, ended, keep_alive, waiting, tick, silent: true, is_over: false, _held: held }
+        Self { events, ended, keep_alive, waiting, tick, silent: true, is_between: true, is_over: false, _held: held }
     }
 }
 
@@ -58,6 +60,8 @@ impl HttpBody for EventStream {
             Poll::Ready(Some(first)) => {
                 this.silent = false;
                 let joined = join(first, &mut this.events);
+                // Parts of an event end anywhere but at a line's end.
+                this.is_between = matches!(joined.last(), Some(b'\n' | b'\r'));
                 let less = |waiting: usize| Some(waiting.saturating_sub(joined.len()));
                 let _before = this.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
                 return Poll::Ready(Some(Ok(Frame::data(joined))));
@@ -75,7 +79,7 @@ impl HttpBody for EventStream {
         std::task::ready!(this.tick.as_mut().poll(cx));
         this.tick.as_mut().reset(Instant::now() + this.keep_alive);
         cx.waker().wake_by_ref();
-        let was_silent = std::mem::replace(&mut this.silent, true);
+        let was_silent = std::mem::replace(&mut this.silent, true) && this.is_between;
         if was_silent { Poll::Ready(Some(Ok(Frame::data(sse::KEEP_ALIVE)))) } else { Poll::Pending }
     }
 }

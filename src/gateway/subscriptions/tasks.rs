@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use crate::task::dialect::extension;
-use crate::task::store::{StoreError, Watch};
+use crate::task::store::{Kept, Large, StoreError, Watch};
 use crate::task::{Ledger, Owner, Task, TaskId};
 
 /// Waits for a change of one task; says whether there may be more of them.
@@ -34,6 +34,8 @@ pub(super) struct Shown {
     pub(super) params: String,
     /// Its outcome is among them.
     pub(super) has_outcome: bool,
+    /// What the marks in them stand for.
+    pub(super) large: Option<Large>,
     pub(super) task: Arc<Task>,
 }
 
@@ -125,9 +127,28 @@ async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
 
 /// The task as a read at this moment shows it.
 async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<Shown> {
-    let failed = |error: &StoreError| tracing::error!(%error, "a task could not be read for its listener");
+    let failed = |error: &StoreError| {
+        // That is told by the ledger, once.
+        if !error.is_spoilt() {
+            tracing::error!(%error, "a task could not be read for its listener");
+        }
+    };
     let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
-    let outcome = if task.state.is_ended() { ledger.outcome(owner, id).await.inspect_err(failed).ok()? } else { None };
-    let params = extension::detailed(&task, outcome.as_ref());
-    Some(Shown { params, has_outcome: outcome.is_some(), task })
+    if !task.state.is_ended() {
+        return Some(Shown { params: extension::detailed(&task, None), has_outcome: false, large: None, task });
+    }
+    let kept = ledger.kept(owner, id).await.inspect_err(failed).ok()?;
+    let shown = kept.as_ref().map(Kept::shown);
+    let mut params = extension::detailed(&task, shown.as_ref());
+    let large = match kept {
+        Some(Kept::Large(large)) if large.outline.fill(params.as_bytes()).is_some() => Some(large),
+        Some(Kept::Large(_)) => {
+            // What is large in it has to be looked at.
+            let outcome = ledger.outcome(owner, id).await.inspect_err(failed).ok()?;
+            params = extension::detailed(&task, outcome.as_ref());
+            None
+        }
+        Some(Kept::Whole(_)) | None => None,
+    };
+    Some(Shown { params, has_outcome: shown.is_some(), large, task })
 }

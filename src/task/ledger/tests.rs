@@ -249,7 +249,7 @@ async fn somebody_elses_task_does_not_exist() {
     let bob = Owner { subject: "bob".into(), ..alice() };
     for (owner, id) in [(&bob, id), (&alice(), TaskId::random())] {
         assert!(ledger.get(owner, id).await.unwrap().is_none());
-        assert!(ledger.wait(owner, id, |_| true).await.is_none());
+        assert!(ledger.wait(owner, id, |_| true).await.unwrap().is_none());
         assert!(matches!(ledger.apply(owner, id, ask(1)).await, Err(ApplyError::NotFound)));
         assert!(matches!(ledger.end(owner, id, returned()).await, Err(ApplyError::NotFound)));
     }
@@ -315,7 +315,7 @@ async fn a_wait_that_begins_as_the_task_ends_is_not_lost() {
         let id = create(&ledger).await.id;
         let waiting = {
             let ledger = ledger.clone();
-            jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap() })
+            jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap().unwrap() })
         };
         ledger.end(&alice(), id, returned()).await.unwrap();
         assert_eq!(waiting.await.unwrap().state.status(), Status::Completed);
@@ -334,7 +334,7 @@ async fn a_wait_that_begins_as_the_upstream_asks_is_not_lost() {
             let asked = |task: &Task| task.state.status() == Status::InputRequired;
             jobs.spawn("waiter", async move {
                 start.wait().await;
-                ledger.wait(&alice(), id, asked).await.unwrap()
+                ledger.wait(&alice(), id, asked).await.unwrap().unwrap()
             })
         };
         start.wait().await;
@@ -353,7 +353,7 @@ async fn every_one_of_300_waiters_is_woken() {
     let id = create(&ledger).await.id;
     let waiters = (0..300).map(|_| {
         let ledger = ledger.clone();
-        jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap() })
+        jobs.spawn("waiter", async move { ledger.wait(&alice(), id, |_| false).await.unwrap().unwrap() })
     });
     let waiters: Vec<_> = waiters.collect();
     ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
@@ -374,9 +374,9 @@ async fn a_wait_ends_with_what_it_waits_for() {
     ledger.apply(&alice(), id, Event::Note("half".into())).await.unwrap();
     assert!((&mut wait).now_or_never().is_none());
     ledger.apply(&alice(), id, ask(1)).await.unwrap();
-    assert_eq!(wait.await.unwrap().state.status(), Status::InputRequired);
+    assert_eq!(wait.await.unwrap().unwrap().state.status(), Status::InputRequired);
     // What already holds is not waited for.
-    assert!(ledger.wait(&alice(), id, |_| true).now_or_never().unwrap().is_some());
+    assert!(ledger.wait(&alice(), id, |_| true).now_or_never().unwrap().unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,7 +387,7 @@ async fn who_waits_goes_on_waiting_while_the_store_is_away() {
     let (id, owner) = (create(&ledger).await.id, alice());
     // Away as the wait begins,
     store.failing_reads.store(3, Ordering::SeqCst);
-    let waiting = async { ledger.wait(&owner, id, |_| false).await };
+    let waiting = async { ledger.wait(&owner, id, |_| false).await.unwrap() };
     let ending = async {
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(store.failing_reads.load(Ordering::SeqCst), 0);
@@ -398,6 +398,29 @@ async fn who_waits_goes_on_waiting_while_the_store_is_away() {
     let (ended, ()) = tokio::join!(waiting, ending);
     assert_eq!(ended.unwrap().state.status(), Status::Completed);
     assert_eq!(store.failing_reads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_what_is_spoilt_is_told_so() {
+    let mut store = None;
+    let (ledger, _) = ledger_over(|clock| store.insert(Arc::new(FaultyStore::new(clock))).clone());
+    let store = store.unwrap();
+    let (id, owner) = (create(&ledger).await.id, alice());
+    let waiting = async { ledger.wait(&owner, id, |_| false).await };
+    let spoiling = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Something wakes it, and its record is not to be read any more.
+        let noted = ledger.apply(&owner, id, Event::Note("half".into())).await;
+        store.is_spoilt.store(true, Ordering::SeqCst);
+        noted.unwrap();
+    };
+    let (ended, ()) = tokio::join!(waiting, spoiling);
+    assert!(matches!(ended, Err(StoreError::Spoilt(_))));
+    // At once, where it is known from the beginning; and nothing else is done about it either.
+    let again = ledger.wait(&owner, id, |_| false).now_or_never().unwrap();
+    assert!(matches!(again, Err(StoreError::Spoilt(_))));
+    let ended = ledger.end(&owner, id, returned()).now_or_never().unwrap();
+    assert!(matches!(ended, Err(ApplyError::Store(StoreError::Spoilt(_)))));
 }
 
 #[derive(Clone, Default)]

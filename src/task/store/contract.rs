@@ -2,6 +2,7 @@
 
 pub(crate) mod costs;
 mod holders;
+mod large;
 mod limits;
 mod watches;
 
@@ -30,6 +31,7 @@ macro_rules! each_contract_test {
             never_replaces_an_ended_task,
             keeps_who_and_when_through_changes,
             keeps_an_outcome_apart,
+            hands_out_an_outcome_as_it_is_kept,
             tells_the_first_read_apart,
             counts_each_state,
             counts_questions_as_bytes,
@@ -74,6 +76,7 @@ macro_rules! each_contract_test {
 }
 pub(crate) use each_contract_test;
 pub(crate) use holders::*;
+pub(crate) use large::*;
 pub(crate) use limits::*;
 pub(crate) use watches::*;
 

@@ -7,6 +7,7 @@ mod changes;
 mod file;
 mod format;
 mod halt;
+mod pieces;
 mod reads;
 mod sessions;
 mod sums;
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 
 use super::creates::Buckets;
 use super::watching::Watched;
-use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
+use super::{Kept, Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch, lock};
 use crate::clock::{Clock, Timestamp};
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 use changes::{Create, NoteRead, NoteTrail, Purge, Replace, TakeOver, TakeStrays};
@@ -51,6 +52,8 @@ struct Shared {
     watched: Mutex<Watched>,
     /// All that is kept, for metrics.
     bytes: AtomicU64,
+    /// What nobody else knows, for the marks in outlines.
+    salt: [u8; 16],
 }
 
 impl Shared {
@@ -81,7 +84,13 @@ impl DiskStore {
         let bytes = file
             .read_blocking(reads::bytes)
             .map_err(|halt| OpenError::Disk(folder.to_owned(), halt.into_error().into()))?;
-        let shared = Arc::new(Shared { clock, file, watched: Mutex::default(), bytes: AtomicU64::new(bytes) });
+        let shared = Arc::new(Shared {
+            clock,
+            file,
+            watched: Mutex::default(),
+            bytes: AtomicU64::new(bytes),
+            salt: TaskId::random().bytes(),
+        });
         let writer = Writer::start(Arc::clone(&shared)).map_err(|error| OpenError::Folder(folder.to_owned(), error))?;
         Ok(Self { writer, shared, creates: Arc::default() })
     }
@@ -133,6 +142,17 @@ impl Store for DiskStore {
         };
         let read = tokio::task::spawn_blocking(read).await;
         read.map_err(|error| StoreError::Unavailable(error.into()))?.map_err(Halt::into_error)
+    }
+
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        match self.read_with(|transaction, now| reads::outcome(transaction, now, owner, id)).await? {
+            Found::Nothing => return Ok(None),
+            Found::Small(outcome) => return Ok(Some(Kept::Whole(outcome))),
+            Found::Big => {}
+        }
+        let (shared, owner) = (Arc::clone(&self.shared), owner.clone());
+        let opened = tokio::task::spawn_blocking(move || pieces::open(&shared, &owner, id)).await;
+        opened.map_err(|error| StoreError::Unavailable(error.into()))?.map_err(Halt::into_error)
     }
 
     async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {

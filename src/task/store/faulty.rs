@@ -1,7 +1,7 @@
 //! A store that fails on purpose, for tests of what stands above stores.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
@@ -19,6 +19,8 @@ pub(crate) struct FaultyStore {
     pub(crate) failing_purges: AtomicUsize,
     /// Reads and watches.
     pub(crate) failing_reads: AtomicUsize,
+    /// What is kept can't be read any more.
+    pub(crate) is_spoilt: AtomicBool,
     /// Changes that are written, and of which nobody is told so.
     pub(crate) lost_replies: AtomicUsize,
     /// The same of takeovers.
@@ -36,8 +38,17 @@ impl FaultyStore {
     pub(crate) fn over(store: MemoryStore) -> Self {
         let [conflicts, failing_changes, failing_purges, failing_reads, lost_replies, lost_takeovers] =
             Default::default();
-        let trails = watch::Sender::default();
-        Self { store, conflicts, failing_changes, failing_purges, failing_reads, lost_replies, lost_takeovers, trails }
+        Self {
+            store,
+            conflicts,
+            failing_changes,
+            failing_purges,
+            failing_reads,
+            is_spoilt: AtomicBool::default(),
+            lost_replies,
+            lost_takeovers,
+            trails: watch::Sender::default(),
+        }
     }
 
     /// Waits until a trail was noted that has this in it.
@@ -68,6 +79,9 @@ impl Wrapper for FaultyStore {
         doing: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         match operation {
+            Operation::Read | Operation::Watch if self.is_spoilt.load(Ordering::SeqCst) => {
+                return Err(StoreError::Spoilt("another checksum".into()));
+            }
             Operation::Read | Operation::Watch if take(&self.failing_reads) => return Err(away("no disk")),
             Operation::Purge if take(&self.failing_purges) => return Err(away("no disk")),
             Operation::Replace if take(&self.conflicts) => return Err(StoreError::Conflict),

@@ -48,7 +48,7 @@ impl<S: Store + ?Sized> Wrapper for MeteredStore<S> {
 fn label_of(operation: Operation<'_>) -> Option<StoreOp> {
     match operation {
         Operation::Create => Some(StoreOp::Create),
-        Operation::Read | Operation::Outcome | Operation::Watch => Some(StoreOp::Get),
+        Operation::Read | Operation::Outcome | Operation::Kept | Operation::Watch => Some(StoreOp::Get),
         Operation::NoteRead | Operation::Replace | Operation::NoteTrail(_) => Some(StoreOp::Update),
         Operation::List => Some(StoreOp::List),
         Operation::Purge | Operation::Holders | Operation::TakeOver | Operation::TakeStrays => Some(StoreOp::Due),

@@ -113,7 +113,7 @@ impl Store for RedisStore {
         let mut parts = Parts::of(found, "an outcome")?;
         let (kind, text): (Option<Vec<u8>>, Option<Vec<u8>>) = (parts.next()?, parts.next()?);
         let Some(([kind], text)) = kind.as_deref().zip(text) else { return Ok(None) };
-        codec::outcome(*kind, &text).map(Some).map_err(|error| StoreError::Unavailable(error.into()))
+        codec::outcome(*kind, &text).map(Some).map_err(|error| StoreError::Spoilt(error.into()))
     }
 
     async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::{Kept, Known, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use crate::clock::Timestamp;
 use crate::task::{Holder, Outcome, Owner, Task, TaskId};
 
@@ -18,6 +18,8 @@ pub enum Operation<'a> {
     Read,
     /// [`Store::outcome`]
     Outcome,
+    /// [`Store::kept`]
+    Kept,
     /// [`Store::note_read`]
     NoteRead,
     /// [`Store::replace`]
@@ -72,6 +74,10 @@ impl<W: Wrapper> Store for W {
 
     async fn outcome(&self, owner: &Owner, id: TaskId) -> Result<Option<Outcome>, StoreError> {
         self.around(Operation::Outcome, self.inner().outcome(owner, id)).await
+    }
+
+    async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
+        self.around(Operation::Kept, self.inner().kept(owner, id)).await
     }
 
     async fn note_read(&self, owner: &Owner, id: TaskId) -> Result<bool, StoreError> {

@@ -104,7 +104,7 @@ async fn many_at_once_all_go() {
 async fn waiters_of_an_expired_task_are_released() {
     let swept = in_memory();
     let task = swept.create(Duration::from_secs(5)).await;
-    assert!(swept.ledger.wait(&swept.owner, task.id, |_| false).await.is_none());
+    assert!(swept.ledger.wait(&swept.owner, task.id, |_| false).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,8 @@ use super::super::creates::Buckets;
 use super::super::{Limits, Orphan, Purged, Quota, Step, StoreError};
 use super::halt::Halt;
 use super::sessions::forget_ended;
-use super::tables::{Row, Tables, Told, length, may_run, readable, tenant_key};
+use super::sums::Luggage;
+use super::tables::{Row, Tables, Told, may_run, readable, tenant_key};
 use crate::clock::Timestamp;
 use crate::task::codec::encode;
 use crate::task::state::State;
@@ -138,7 +139,7 @@ impl Change for Create {
         let task = Task { state, epoch: 1, version: 1, ..self.task.clone() };
         let row = tables.add(&task)?;
         if let Some(draft) = &self.draft {
-            tables.drafts.insert(row, &**draft)?;
+            tables.drafts.insert(row, &*Luggage::Draft.kept(draft))?;
         }
         counters.usage.kept += 1;
         counters.enter(&task);
@@ -270,14 +271,12 @@ impl Change for Purge {
 /// Removes a task with all that belongs to it, and gives its place to who waits.
 fn forget(tables: &mut Tables<'_>, row: Row, task: &Task) -> Result<(), Halt> {
     let tenant = tenant_key(&task.owner.tenant);
-    let outcome = tables.outcomes.get(row)?;
-    let bytes = outcome.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
     let before = tables.counters(&tenant)?;
     let mut counters = before;
     counters.leave(task);
     counters.usage.kept = counters.usage.kept.saturating_sub(1);
+    let bytes = tables.remove(row, task)?;
     counters.usage.kept_bytes = counters.usage.kept_bytes.saturating_sub(bytes);
-    tables.remove(row, task)?;
     tables.told.push(Told::Gone(task.id));
     tables.promote(&tenant, &mut counters)?;
     tables.count(&tenant, before, counters)
@@ -330,7 +329,7 @@ impl Change for NoteTrail {
         if task.epoch != self.epoch || task.state.is_ended() {
             return Err(StoreError::Conflict.into());
         }
-        tables.trails.insert(row, &*self.trail)?;
+        tables.trails.insert(row, &*Luggage::Trail.kept(&self.trail))?;
         Ok(self.step)
     }
 }
@@ -418,8 +417,22 @@ fn hand_over(tables: &mut Tables<'_>, row: Row, before: Task, by: &Holder) -> Re
     let (epoch, version) = (before.epoch + 1, before.version + 1);
     let task = Arc::new(Task { holder: by.clone(), epoch, version, ..before });
     tables.write(row, &task)?;
-    let draft = tables.drafts.get(row)?.map(|draft| draft.value().into());
-    let trail = tables.trails.get(row)?.map(|trail| trail.value().into());
+    let draft = luggage(&tables.drafts, row, Luggage::Draft)?;
+    let trail = luggage(&tables.trails, row, Luggage::Trail)?;
     tables.told.push(Told::Changed(Arc::clone(&task)));
     Ok(Orphan { task, draft, trail })
+}
+
+/// What the last holder has left. Of what is spoilt nothing is known any more: a call is not sent by it, and not looked for.
+fn luggage(kept: &impl ReadableTable<Row, &'static [u8]>, row: Row, which: Luggage) -> Result<Option<Arc<str>>, Halt> {
+    let Some(kept) = kept.get(row)? else { return Ok(None) };
+    match which.read(kept.value()) {
+        Ok(text) => Ok(Some(text.into())),
+        Err(Halt::Refused(error)) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, row, ?which, "what the last holder of a call has left can't be read");
+            Ok(None)
+        }
+        Err(broken @ Halt::Broken(_)) => Err(broken),
+    }
 }

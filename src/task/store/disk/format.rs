@@ -1,13 +1,17 @@
 //! The format's version, the way from each earlier one to the next, and the room that a file takes in vain.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError, WriteTransaction};
+use redb::{
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError, WriteTransaction,
+};
 
 use super::file::{NAME, OpenError};
 use super::halt::Halt;
-use super::tables::{Counters, META, RECORDS, TENANTS, Tables, length, record, tenant_key};
+use super::sums::Luggage;
+use super::tables::{Counters, META, RECORDS, Row, TENANTS, Tables, length, record, tenant_key};
 use crate::clock::Timestamp;
 
 /// Where the version is.
@@ -15,9 +19,14 @@ const VERSION: &str = "format";
 /// What happens to a file in one transaction.
 type Migration = fn(&WriteTransaction) -> Result<(), Halt>;
 /// Brings a file from the version of its place in the list to the next one.
-const MIGRATIONS: &[Migration] = &[count_anew, may_have_sums];
+const MIGRATIONS: &[Migration] = &[count_anew, may_have_sums, sum_luggage];
 /// The version that is written.
 pub(super) const CURRENT: u64 = MIGRATIONS.len() as u64;
+
+/// The drafts of version 2.
+pub(super) const DRAFTS_2: TableDefinition<'static, Row, &str> = TableDefinition::new("drafts");
+/// The trails of version 2.
+pub(super) const TRAILS_2: TableDefinition<'static, Row, &str> = TableDefinition::new("trails");
 
 /// What a kept task takes at most, beside its result: the record and its places in the indexes, in pages that are half full.
 const TASK: u64 = 4 << 10;
@@ -85,6 +94,30 @@ fn count_anew(transaction: &WriteTransaction) -> Result<(), Halt> {
 
 /// Version 1 knew no checksums. What it wrote is read without; what is written from now on it could not read.
 fn may_have_sums(_: &WriteTransaction) -> Result<(), Halt> {
+    Ok(())
+}
+
+/// Version 2 had no checksums of drafts and trails. What is no text is left out: the library gives it to nobody.
+fn sum_luggage(transaction: &WriteTransaction) -> Result<(), Halt> {
+    let mut tables = Tables::open(transaction, Timestamp::from_millis(0))?;
+    let of_version_2 = [(DRAFTS_2, &mut tables.drafts, Luggage::Draft), (TRAILS_2, &mut tables.trails, Luggage::Trail)];
+    for (before, now, which) in of_version_2 {
+        let texts = transaction.open_table(before)?;
+        for entry in texts.iter()? {
+            let (row, text) = entry?;
+            let Ok(kept) = catch_unwind(AssertUnwindSafe(|| which.kept(text.value()))) else {
+                tracing::error!(
+                    row = row.value(),
+                    ?which,
+                    "what a call needs to be taken up is no text, and is left out"
+                );
+                continue;
+            };
+            now.insert(row.value(), &*kept)?;
+        }
+        drop(texts);
+        transaction.delete_table(before)?;
+    }
     Ok(())
 }
 

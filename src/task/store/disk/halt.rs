@@ -19,13 +19,14 @@ struct Inconsistent(&'static str);
 
 impl Halt {
     pub(super) fn inconsistent(what: &'static str) -> Self {
-        Self::Refused(StoreError::Unavailable(Inconsistent(what).into()))
+        Self::Refused(StoreError::Spoilt(Inconsistent(what).into()))
     }
 
     /// As callers of the store see it.
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Refused(error) => error,
+            Self::Broken(error) if matches!(*error, redb::Error::Corrupted(_)) => StoreError::Spoilt(error),
             Self::Broken(error) => StoreError::Unavailable(error),
         }
     }
@@ -51,6 +52,6 @@ impl From<Quota> for Halt {
 
 impl From<Malformed> for Halt {
     fn from(error: Malformed) -> Self {
-        Self::Refused(StoreError::Unavailable(error.into()))
+        Self::Refused(StoreError::Spoilt(error.into()))
     }
 }

@@ -30,10 +30,10 @@ pub(super) const OUTCOMES: TableDefinition<'static, Row, &[u8]> = TableDefinitio
 pub(super) const PIECES: TableDefinition<'static, (Row, u32), &[u8]> = TableDefinition::new("pieces");
 /// The tasks whose outcome was handed out.
 pub(super) const HANDED_OUT: TableDefinition<'static, Row, ()> = TableDefinition::new("handed out");
-/// What the next holder needs to send the call.
-pub(super) const DRAFTS: TableDefinition<'static, Row, &str> = TableDefinition::new("drafts");
-/// How far the call has come.
-pub(super) const TRAILS: TableDefinition<'static, Row, &str> = TableDefinition::new("trails");
+/// What the next holder needs to send the call, with its checksum.
+pub(super) const DRAFTS: TableDefinition<'static, Row, &[u8]> = TableDefinition::new("summed drafts");
+/// How far the call has come, with its checksum.
+pub(super) const TRAILS: TableDefinition<'static, Row, &[u8]> = TableDefinition::new("summed trails");
 /// Owner, time of creation, id: in the order of lists.
 pub(super) const OWNED: TableDefinition<'static, &[u8; 40], Row> = TableDefinition::new("owned");
 /// When each record goes, in milliseconds.
@@ -193,8 +193,8 @@ pub(super) struct Tables<'t> {
     pub(super) outcomes: Table<'t, Row, &'static [u8]>,
     pub(super) pieces: Table<'t, (Row, u32), &'static [u8]>,
     pub(super) handed_out: Table<'t, Row, ()>,
-    pub(super) drafts: Table<'t, Row, &'static str>,
-    pub(super) trails: Table<'t, Row, &'static str>,
+    pub(super) drafts: Table<'t, Row, &'static [u8]>,
+    pub(super) trails: Table<'t, Row, &'static [u8]>,
     pub(super) owned: Table<'t, &'static [u8; 40], Row>,
     pub(super) expiries: Table<'t, (u64, Row), ()>,
     pub(super) tenant_expiries: Table<'t, (&'static [u8; 16], u64, Row), ()>,
@@ -286,8 +286,8 @@ impl<'t> Tables<'t> {
         Ok(self.lookup.get(&lookup_key(&owner_key(owner), id))?.is_some())
     }
 
-    /// Removes a record and all that belongs to it.
-    pub(super) fn remove(&mut self, row: Row, task: &Task) -> Result<(), Halt> {
+    /// Removes a record and all that belongs to it; says how many bytes its outcome had.
+    pub(super) fn remove(&mut self, row: Row, task: &Task) -> Result<u64, Halt> {
         let (owner, tenant) = (owner_key(&task.owner), tenant_key(&task.owner.tenant));
         let expiry = task.expires_at().as_millis();
         self.records.remove(row)?;
@@ -297,9 +297,20 @@ impl<'t> Tables<'t> {
         self.tenant_expiries.remove((&tenant, expiry, row))?;
         self.queues.remove((&tenant, row))?;
         self.handed_out.remove(row)?;
-        self.outcomes.remove(row)?;
-        self.pieces.retain_in((row, 0)..=(row, u32::MAX), |_, _| false)?;
-        self.unload(row, task)
+        self.unload(row, task)?;
+        self.remove_outcome(row)
+    }
+
+    /// Removes an outcome. The bytes that it had are those which are there, not as many as it says: that may be spoilt, and the
+    /// tenant's counter would never be right again.
+    pub(super) fn remove_outcome(&mut self, row: Row) -> Result<u64, Halt> {
+        let beside = self.outcomes.remove(row)?.map_or(0, |kept| sums::beside(kept.value()));
+        let mut in_pieces = 0;
+        self.pieces.retain_in((row, 0)..=(row, u32::MAX), |_, piece| {
+            in_pieces += piece.len() as u64;
+            false
+        })?;
+        Ok(if in_pieces > 0 { in_pieces } else { beside })
     }
 
     /// What another holder would need is needed no more.

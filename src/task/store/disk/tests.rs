@@ -2,6 +2,7 @@
 
 mod costs;
 mod faults;
+mod large;
 mod media;
 mod notes;
 mod opening;

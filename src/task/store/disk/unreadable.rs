@@ -3,13 +3,13 @@
 use redb::ReadableTable;
 
 use super::halt::Halt;
-use super::tables::{Row, Tables, length};
+use super::tables::{Row, Tables};
 
 impl Tables<'_> {
     /// Removes an expired record that can't be read, and what is known of it by other tables; gives its places back. What
     /// names it by its owner stays, and leads nowhere.
     pub(super) fn remove_unreadable(&mut self, row: Row, expiry: u64) -> Result<(), Halt> {
-        let bytes = self.outcomes.get(row)?.and_then(|outcome| length(outcome.value()).ok()).unwrap_or(0);
+        let bytes = self.remove_outcome(row)?;
         let was_held = self.let_go(row)?;
         if let Some(tenant) = self.tenant_of(row, expiry)? {
             let before = self.counters(&tenant)?;
@@ -29,8 +29,6 @@ impl Tables<'_> {
         self.expiries.remove((expiry, row))?;
         self.records.remove(row)?;
         self.handed_out.remove(row)?;
-        self.outcomes.remove(row)?;
-        self.pieces.retain_in((row, 0)..=(row, u32::MAX), |_, _| false)?;
         self.drafts.remove(row)?;
         self.trails.remove(row)?;
         Ok(())

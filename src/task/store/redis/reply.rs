@@ -85,7 +85,7 @@ impl Row {
 
     /// The record.
     pub(super) fn task(self) -> Result<Task, StoreError> {
-        let task = codec::decode(&self.text).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let task = codec::decode(&self.text).map_err(|error| StoreError::Spoilt(error.into()))?;
         Ok(self.over(task))
     }
 

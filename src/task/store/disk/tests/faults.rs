@@ -1,5 +1,7 @@
 //! A disk that changes what was written: it is found out, and never handed out.
 
+use redb::ReadableTable;
+
 use super::*;
 use crate::task::store::disk::format::CURRENT;
 use crate::task::store::disk::sums::Head;
@@ -80,5 +82,54 @@ async fn what_has_no_checksum_is_read() {
     transaction.commit().unwrap();
     assert_eq!(all_of(&store.read(&task.owner, task.id).await.unwrap().unwrap()), all_of(task));
     let outcome = store.outcome(&task.owner, task.id).await.unwrap();
-    assert_eq!((outcome, CURRENT), (Some(Outcome::Error("12345".into())), 2));
+    assert_eq!((outcome, CURRENT), (Some(Outcome::Error("12345".into())), 3));
+}
+
+/// Whatever is spoilt of what stands before a result, its tenant gets the bytes back that it had.
+#[tokio::test]
+async fn what_is_counted_is_given_back_whatever_it_says() {
+    let hour = std::time::Duration::from_secs(3600);
+    for length in [100, 300_000] {
+        for (byte, bit) in (0..17).map(|byte| (byte, byte % 8)).chain([(0, 7), (8, 3)]) {
+            let store = on(&FakeDisk::default()).unwrap();
+            let task = store.create(new_task(), None, &AMPLE).await.unwrap();
+            store.replace(ended(&task), Some(Outcome::Result("x".repeat(length).into()))).await.unwrap();
+            let other = store.create(Task { ttl: hour * 3, ..new_task() }, None, &AMPLE).await.unwrap();
+            store.replace(ended(&other), Some(Outcome::Result("12345".into()))).await.unwrap();
+            let transaction = store.shared.file.begin_write().unwrap();
+            let mut outcomes = transaction.open_table(OUTCOMES).unwrap();
+            let mut kept = outcomes.get(1).unwrap().unwrap().value().to_vec();
+            kept[byte] ^= 1 << bit;
+            outcomes.insert(1, &*kept).unwrap();
+            drop(outcomes);
+            transaction.commit().unwrap();
+            let at = task.expires_at().plus(hour);
+            assert_eq!(store.purge(at, 10).await.unwrap().tasks.len(), 1);
+            let usage = store.usage("acme").await.unwrap();
+            assert_eq!((usage.kept, usage.kept_bytes), (1, 5), "{length} {byte} {bit}");
+            assert_eq!(store.bytes(), 5);
+        }
+    }
+}
+
+/// A call is not taken up by what the disk has made of its draft or its trail.
+#[tokio::test]
+async fn what_is_spoilt_of_a_draft_or_a_trail_is_not_gone_by() {
+    let store = on(&FakeDisk::default()).unwrap();
+    for _ in 0..3 {
+        let task = store.create(new_task(), Some("draft".into()), &AMPLE).await.unwrap();
+        store.note_trail(&task.owner, task.id, 1, Step::First, "trail".into()).await.unwrap();
+    }
+    let transaction = store.shared.file.begin_write().unwrap();
+    for (table, row) in [(tables::DRAFTS, 1), (tables::TRAILS, 2)] {
+        let mut table = transaction.open_table(table).unwrap();
+        let mut kept = table.get(row).unwrap().unwrap().value().to_vec();
+        *kept.last_mut().unwrap() ^= 0x80;
+        table.insert(row, &*kept).unwrap();
+    }
+    transaction.commit().unwrap();
+    let (first, second) = (Holder::from_text("first"), Holder::from_text("second"));
+    let orphans = store.take_over(&first, &second, 9).await.unwrap();
+    let left: Vec<_> = orphans.iter().map(|orphan| (orphan.draft.as_deref(), orphan.trail.as_deref())).collect();
+    assert_eq!(left, [(None, Some("trail")), (Some("draft"), None), (Some("draft"), Some("trail"))]);
 }

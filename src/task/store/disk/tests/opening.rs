@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::task::store::disk::file::NAME;
-use crate::task::store::disk::format::CURRENT;
-use crate::task::store::disk::tables::{META, TENANTS};
+use crate::task::store::disk::format::{CURRENT, DRAFTS_2, TRAILS_2};
+use crate::task::store::disk::tables::{DRAFTS, META, TENANTS, TRAILS};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -119,6 +119,33 @@ async fn an_earlier_format_is_brought_up_to_date() {
         let store = open(folder.path()).unwrap();
         assert_eq!(store.usage("acme").await.unwrap(), usage);
         assert_eq!(store.outcome(&one.owner, one.id).await.unwrap(), Some(Outcome::Error("12345".into())));
+    }
+}
+
+#[tokio::test]
+async fn drafts_and_trails_of_version_2_get_their_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    let (one, two) = two_tasks(&store).await;
+    drop(store);
+    let database = redb::Database::open(folder.path().join(NAME)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(META).unwrap().insert("format", 2).unwrap();
+    transaction.delete_table(DRAFTS).unwrap();
+    transaction.delete_table(TRAILS).unwrap();
+    for (row, text) in [(1, "{\"params\":1}"), (2, "")] {
+        transaction.open_table(DRAFTS_2).unwrap().insert(row, text).unwrap();
+    }
+    transaction.open_table(TRAILS_2).unwrap().insert(1, "half\u{e9}").unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let (from, by) = (Holder::from_text("first"), Holder::from_text("second"));
+    for (from, by) in [(&from, &by), (&by, &from)] {
+        let store = open(folder.path()).unwrap();
+        let orphans = store.take_over(from, by, 9).await.unwrap();
+        let left = orphans.iter().map(|orphan| (orphan.task.id, orphan.draft.as_deref(), orphan.trail.as_deref()));
+        let expected = [(one.id, Some("{\"params\":1}"), Some("half\u{e9}")), (two.id, Some(""), None)];
+        assert_eq!(left.collect::<Vec<_>>(), expected);
     }
 }
 

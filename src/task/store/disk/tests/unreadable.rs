@@ -47,7 +47,7 @@ async fn its_owner_reads_the_others_and_its_place_is_not_waited_for() {
     let owner = owner();
     let listed = store.list(&owner, None, 10).await.unwrap();
     assert_eq!(listed.len(), 2);
-    assert!(matches!(store.read(&owner, made[1].id).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(store.read(&owner, made[1].id).await, Err(StoreError::Spoilt(_))));
     store.replace(ended(&made[0]), None).await.unwrap();
     let next = store.read(&owner, made[2].id).await.unwrap().unwrap();
     assert!(matches!(next.state, State::Held(_)));
