@@ -42,7 +42,6 @@ mod tools;
 
 pub use counted::{is_of_access, named_in, reject_reason};
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +77,7 @@ use forward::Manner;
 use front::Parking;
 use homes::{Homes, Sharing};
 use ladder::Era;
-use params::Params;
+use params::{Params, Request};
 use policy::ToolPolicy;
 use pool::{Pool, Pooled};
 use rejection::{Kind, Rejection};
@@ -572,18 +571,6 @@ impl Gateway {
             self.deliveries.task_ended(task, &open);
         }
     }
-}
-
-/// A request as it was read.
-struct Request<'a> {
-    id: Id,
-    /// Its text where it stands in the body.
-    id_text: &'a str,
-    /// The method as it is written.
-    name: Cow<'a, str>,
-    method: Method,
-    params: &'a Params<'a>,
-    body: &'a Bytes,
 }
 
 /// Whose tasks a caller sees on a route.

@@ -1,10 +1,14 @@
-//! The members of `params` that decide what is done with a request, read in one pass with all others left unread.
+//! A request as it was read: the members that decide what is done with it, taken in one pass with all others left unread.
 
+use std::borrow::Cow;
+
+use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::jsonrpc::{self, Defect, Message, Object, Parsed, Raw, present};
+use crate::jsonrpc::{self, Defect, Id, Message, Object, Parsed, Raw, present};
 use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::envelope::{self, Claims, Envelope};
+use crate::mcp::method::Method;
 
 /// What decides. A repeated one is refused: two readers could take different ones.
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -35,6 +39,18 @@ pub(super) struct Params<'a> {
     /// What stands in `meta`, where that was read with the message.
     #[serde(skip)]
     claims: Option<Claims<'a>>,
+}
+
+/// A request as it was read.
+pub(super) struct Request<'a> {
+    pub(super) id: Id,
+    /// Its text where it stands in the body.
+    pub(super) id_text: &'a str,
+    /// The method as it is written.
+    pub(super) name: Cow<'a, str>,
+    pub(super) method: Method,
+    pub(super) params: &'a Params<'a>,
+    pub(super) body: &'a Bytes,
 }
 
 /// Reads a client's message, and what its `params` hold as far as that can be read in the same pass; also gives the text of
@@ -146,3 +162,6 @@ impl<'a> Params<'a> {
         self.task.is_some() || self.claims.map_or_else(in_meta, |claims| claims.name_task())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 
 mod holds;
 mod patience;
+mod reasons;
 mod spoilt;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use crate::clock::{Clock, Timestamp};
 pub use holds::Hold;
 use holds::Holds;
 pub use patience::patient;
+use reasons::{ending_reason, event_reason};
 use spoilt::Spoilt;
 
 /// The longest status message that is kept, in bytes; a longer one is cut.
@@ -574,28 +576,6 @@ fn cut(text: &str) -> Box<str> {
     }
     let (kept, _) = text.split_at(end);
     format!("{kept}{MARK}").into()
-}
-
-fn event_reason(event: &Event) -> &'static str {
-    match event {
-        Event::Start => "started",
-        Event::Ask { .. } => "asked",
-        Event::Claim { .. } => "claimed",
-        Event::Release { .. } => "released",
-        Event::Answer { .. } => "answered",
-        Event::Settle { .. } => "settled",
-        Event::Note(_) => "noted",
-        Event::End(ending) => ending_reason(*ending),
-    }
-}
-
-fn ending_reason(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Returned { is_error: false } => "returned",
-        Ending::Returned { is_error: true } => "tool_error",
-        Ending::Errored => "error",
-        Ending::Cancelled => "cancelled",
-    }
 }
 
 #[cfg(test)]
