@@ -398,7 +398,7 @@ impl Gateway {
         } else {
             self.rates.check_request(tenant).map_err(over("requests"))?;
         }
-        if ladder::of_request(request.method, &request.params, &call.version)? == Era::Modern {
+        if ladder::of_request(request.method, request.params, &call.version)? == Era::Modern {
             return self.modern_request(call, request).await;
         }
         call.forget_mirrors();

@@ -27,7 +27,7 @@ fn agrees(body: &str) -> bool {
     };
     assert_eq!(Message::parse_with_id(body.as_bytes()).unwrap().1, id, "{body}");
     let was_read = read.is_some();
-    let together = Params::of(Some(whole), &mut read).map(|params| *params);
+    let together = Params::of(Some(whole), &mut read).copied();
     match (together, Params::read(whole)) {
         (Ok(together), Ok(apart)) => assert_eq!(decides(&together), decides(&apart), "{body}"),
         (Err(together), Err(apart)) => assert_eq!(together.to_string(), apart.to_string(), "{body}"),
