@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use taskgate::auth::sha256;
 use taskgate::jobs::Jobs;
@@ -45,6 +45,12 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Each by itself.
+    pub(crate) fn each(&self) -> Vec<(SocketAddr, Arc<Self>)> {
+        let alone = |place: &SocketAddr| Self { all: Mutex::new(vec![*place]), turn: AtomicUsize::new(0) };
+        self.all.lock().unwrap().iter().map(|place| (*place, alone(place).into())).collect()
+    }
+
     /// The next one, be it alive or not.
     pub(crate) fn next(&self) -> SocketAddr {
         let all = self.all.lock().unwrap();
@@ -57,7 +63,7 @@ pub(crate) struct Fleet {
     gateways: Vec<Gateway>,
     kept: Kept,
     upstream: SocketAddr,
-    pub(crate) places: std::sync::Arc<Places>,
+    pub(crate) places: Arc<Places>,
 }
 
 struct Gateway {

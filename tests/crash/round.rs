@@ -183,8 +183,10 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
         }
     }
     let tasks = notes.all();
+    let stage = Mutex::new(String::new());
     let settled = async {
         for route in [Route::Legacy, Route::Modern] {
+            *stage.lock().unwrap() = format!("tasks of {route:?} end");
             let client = Client::opened(fleet.places.clone(), route).await;
             client
                 .settle(|id, question| {
@@ -195,16 +197,39 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
                     }
                 })
                 .await;
+            *stage.lock().unwrap() = format!("what was acknowledged of {route:?} is there");
             check(&client, &notes, &tasks, route).await;
         }
         effects(&upstream, &tasks);
+        *stage.lock().unwrap() = "all places are free".to_owned();
         let client = Client::opened(fleet.places.clone(), Route::Legacy).await;
         quotas(&client, &upstream, seed).await;
     };
     if tokio::time::timeout(Duration::from_secs(120), settled).await.is_err() {
-        panic!("it does not come to rest:\n{}", fleet.logs());
+        let stage = stage.into_inner().unwrap();
+        panic!("it does not come to rest ({stage}):\n{}\n{}", unfinished(&fleet).await, fleet.logs());
     }
     tasks.len()
+}
+
+/// The tasks that have not ended, as each place shows them.
+async fn unfinished(fleet: &Fleet) -> String {
+    let mut shown = String::new();
+    let places = fleet.places.each().into_iter();
+    for ((place, alone), route) in places.flat_map(|place| [(place.clone(), Route::Legacy), (place, Route::Modern)]) {
+        let asking = async {
+            let client = Client::opened(alone, route).await;
+            for id in client.open_tasks().await.unwrap_or_default() {
+                let task = client.legacy("tasks/get", json!({"taskId": id})).await.map(|reply| reply.text());
+                shown += &format!("{place} {route:?} {task:?}\n");
+            }
+        };
+        let is_late = tokio::time::timeout(Duration::from_secs(10), asking).await.is_err();
+        if is_late {
+            shown += &format!("{place} {route:?} does not say\n");
+        }
+    }
+    shown
 }
 
 /// What was acknowledged is there, and as it was.
