@@ -17,6 +17,7 @@ mod bridge;
 pub mod eras;
 mod exchange;
 mod extension;
+pub mod fields;
 mod forward;
 mod front;
 mod handshake;

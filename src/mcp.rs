@@ -13,8 +13,15 @@ pub mod version;
 
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
-/// What stands in that key however it is escaped: the slash before it may be written as `\/`.
+/// What stands in that key, unless more than the slash before it is escaped ([`may_hold`]).
 pub const RELATED_TASK_WORD: &str = "related-task";
+
+/// Whether a JSON text may have a word in it: the word stands there, or something is escaped, which could spell it otherwise.
+#[must_use]
+pub fn may_hold(text: &str, word: &str) -> bool {
+    text.contains(word) || text.contains('\\')
+}
+
 /// The `_meta` key for text that a client may give its model at once (2025-11-25 tasks, "Model Immediate Response").
 pub const MODEL_IMMEDIATE_RESPONSE: &str = "io.modelcontextprotocol/model-immediate-response";
 /// The extension of the modern era; upstreams never see it.

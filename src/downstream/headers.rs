@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use ::http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use ::http::{HeaderMap, Version};
 
-use crate::gateway::call::{Accept, Repeated, VersionHeader, only};
+use crate::gateway::call::{Accept, VersionHeader};
+use crate::gateway::fields::{Repeated, only};
 use crate::mcp::version::ProtocolVersion;
 
 /// The session's id (2025-11-25 transports, "Session Management").

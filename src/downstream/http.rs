@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use crate::auth::resource::Resource;
 use crate::auth::{Authenticator, Refused, Seen};
-use crate::gateway::call::{Accept, Answer, Call, Repeated, VersionHeader};
+use crate::gateway::call::{Accept, Answer, Call, VersionHeader};
+use crate::gateway::fields::Repeated;
 use crate::gateway::homes::Asking;
 use crate::gateway::rejection::{Kind, Rejection};
 use crate::gateway::{Gateway, Route, is_of_access, named_in, reject_reason};

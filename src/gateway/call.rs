@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::mcp::version::ProtocolVersion;
@@ -166,21 +166,4 @@ impl std::fmt::Debug for Answer {
             Self::Events(_) => "Events",
         })
     }
-}
-/// A field that is given more than once where one is meant: two readers could take different ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Repeated;
-
-/// The one value of a header field.
-///
-/// # Errors
-/// [`Repeated`]
-pub fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, Repeated> {
-    // In most heads nothing is given more than once.
-    if headers.keys_len() == headers.len() {
-        return Ok(headers.get(name));
-    }
-    let mut values = headers.get_all(name).iter();
-    let first = values.next();
-    if values.next().is_some() { Err(Repeated) } else { Ok(first) }
 }

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{self, Id, Object};
-use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::method::Method;
+use crate::mcp::{RELATED_TASK_WORD, may_hold};
 use crate::metrics::Counted;
 use crate::metrics::label::UpstreamOutcome;
 use crate::oauth::secret::SubjectToken;
@@ -352,14 +352,14 @@ fn without_tasks(request: &Request<'_>) -> Bytes {
 fn without_related(body: Bytes) -> Bytes {
     let whole = || -> Option<String> {
         let mut message = Object::parse(std::str::from_utf8(&body).ok()?).ok()?;
-        for payload in ["params", "result"] {
-            if let Some(text) = message.get(payload).map(core::without_related) {
-                message.set(payload, text);
-            }
-        }
-        Some(message.to_json())
+        let payload = ["params", "result"].into_iter().find(|payload| {
+            let members = message.get(payload).and_then(|payload| Object::parse(payload).ok());
+            members.is_some_and(|members| members.get("_meta").is_some_and(core::has_related))
+        })?;
+        let text = message.get(payload).map(core::without_related)?;
+        Some(message.set(payload, text).to_json())
     };
-    let may_name_one = memchr::memmem::find(&body, RELATED_TASK_WORD.as_bytes()).is_some();
+    let may_name_one = std::str::from_utf8(&body).is_ok_and(|body| may_hold(body, RELATED_TASK_WORD));
     may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 

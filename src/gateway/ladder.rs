@@ -16,7 +16,8 @@ use crate::mcp::mirror;
 use crate::mcp::version::ProtocolVersion;
 
 use super::Request;
-use super::call::{Call, Repeated, VersionHeader, only};
+use super::call::{Call, VersionHeader};
+use super::fields::{Repeated, only};
 use super::params::Params;
 use super::rejection::Kind;
 

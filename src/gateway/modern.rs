@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::jsonrpc::{Id, Message, Object, Outcome, Raw, code, raw_string};
 use crate::mcp::RELATED_TASK;
-use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream};
+use crate::mcp::capabilities::{ClientCapabilities, for_modern_client, for_upstream, name_tasks};
 use crate::mcp::envelope::{CLIENT_CAPABILITIES, Envelope};
 use crate::mcp::input::{ResultType, is_plainly_complete, is_typed};
 use crate::mcp::method::Method;
@@ -180,8 +180,7 @@ pub(super) fn params_for_upstream(
     state: Option<String>,
 ) -> Option<String> {
     // The capability of the core dialect means nothing here, but is there to be seen.
-    let names_tasks = envelope.has_tasks || envelope.capabilities.contains("\"tasks\"");
-    if !names_tasks && !request.params.speaks_of_tasks() && state.is_none() {
+    if !name_tasks(envelope.capabilities) && !request.params.speaks_of_tasks() && state.is_none() {
         return None;
     }
     let mut params = Object::parse(request.params.whole?.get()).ok()?;

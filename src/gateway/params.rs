@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::jsonrpc::{self, Defect, Id, Message, Object, Parsed, Raw, present};
-use crate::mcp::RELATED_TASK_WORD;
 use crate::mcp::envelope::{self, Claims, Envelope};
 use crate::mcp::method::Method;
+use crate::task::dialect::core;
 
 /// What decides. A repeated one is refused: two readers could take different ones.
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -158,7 +158,7 @@ impl<'a> Params<'a> {
 
     /// Whether there is anything that an upstream must not see (design: invariant 8).
     pub(super) fn speaks_of_tasks(&self) -> bool {
-        let in_meta = || self.meta.is_some_and(|meta| meta.get().contains(RELATED_TASK_WORD));
+        let in_meta = || self.meta.is_some_and(|meta| core::has_related(meta.get()));
         self.task.is_some() || self.claims.map_or_else(in_meta, |claims| claims.name_task())
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::jsonrpc::{Defect, Object};
 
-use super::TASKS_EXTENSION;
 use super::version::ProtocolVersion;
+use super::{TASKS_EXTENSION, may_hold};
 
 /// What a client declared that it can answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -137,6 +137,17 @@ pub fn for_upstream(capabilities: &str, version: ProtocolVersion) -> Result<Stri
     Ok(all.to_json())
 }
 
+/// Whether capabilities speak of tasks in either dialect, declared or not: then not all of them is an upstream's to see.
+#[must_use]
+pub fn name_tasks(capabilities: &str) -> bool {
+    if !may_hold(capabilities, "tasks") {
+        return false;
+    }
+    let Ok(all) = Object::parse(capabilities) else { return false };
+    let extensions = all.get("extensions").and_then(|extensions| Object::parse(extensions).ok());
+    all.get("tasks").is_some() || extensions.is_some_and(|extensions| extensions.get(TASKS_EXTENSION).is_some())
+}
+
 /// The same for an upstream that does tasks itself: only what the version would misread is left out.
 ///
 /// # Errors
@@ -242,6 +253,21 @@ pub struct TaskCapability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_are_named_in_either_dialect_and_however_they_are_escaped() {
+        for text in [
+            r#"{"tasks":{}}"#,
+            r#"{"t\u0061sks":{}}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":true}}"#,
+            r#"{"extensions":{"io.m\u006fdelcontextprotocol/tasks":{}}}"#,
+        ] {
+            assert!(name_tasks(text), "{text}");
+        }
+        for text in ["{}", "[]", r#"{"extensions":{"x":{"tasks":{}}}}"#, r#"{"roots":{"\u0061":"tasks"}}"#] {
+            assert!(!name_tasks(text), "{text}");
+        }
+    }
 
     #[test]
     fn reads_what_is_declared() {

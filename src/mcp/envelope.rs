@@ -10,7 +10,7 @@ use crate::jsonrpc::{self, Object, Raw, present, raw_string, string_value};
 
 use super::capabilities::ClientCapabilities;
 use super::version::ProtocolVersion;
-use super::{RELATED_TASK, TASKS_EXTENSION};
+use super::{RELATED_TASK, TASKS_EXTENSION, may_hold};
 
 /// The key of the protocol version.
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -88,6 +88,10 @@ pub struct Claims<'a> {
 
 impl<'a> Claims<'a> {
     fn read(meta: &'a str) -> Result<Self, Defect> {
+        // serde's derive would take an array for one.
+        if !meta.starts_with('{') {
+            return Err(Defect::Meta);
+        }
         Self::scan(meta).map_or_else(|| serde_json::from_str(meta).map_err(|_| Defect::Meta), Ok)
     }
 
@@ -134,8 +138,7 @@ impl<'a> Claims<'a> {
 pub fn is_claimed(meta: Option<Raw<'_>>) -> bool {
     let Some(meta) = meta.map(Raw::get) else { return false };
     // Most metadata of the other era has neither the key's letters nor any escape.
-    (meta.contains("protocolVersion") || meta.contains('\\'))
-        && Object::parse(meta).is_ok_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
+    may_hold(meta, "protocolVersion") && Object::parse(meta).is_ok_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
 }
 
 impl<'a> Envelope<'a> {
@@ -180,7 +183,7 @@ impl<'a> Envelope<'a> {
 /// of the core dialect (tasks extension, "Capability negotiation").
 #[must_use]
 pub fn declares_tasks(capabilities: &str) -> bool {
-    if !capabilities.contains("modelcontextprotocol") {
+    if !may_hold(capabilities, "modelcontextprotocol") {
         return false;
     }
     let Ok(all) = Object::parse(capabilities) else { return false };
@@ -265,6 +268,7 @@ mod tests {
         assert_eq!(Envelope::read(None).unwrap_err(), Defect::Missing(PROTOCOL_VERSION));
         assert_eq!(defect("{}"), Defect::Missing(PROTOCOL_VERSION));
         assert_eq!(defect("5"), Defect::Meta);
+        assert_eq!(defect(r#"["2026-07-28",{}]"#), Defect::Meta);
         assert_eq!(defect(r#"{"progressToken":1,"progressToken":2}"#), Defect::Meta);
         let version = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28""#;
         let with = |rest: &str| Envelope::read(Some(raw(&format!("{{{version}{rest}}}")))).unwrap_err();
@@ -279,6 +283,7 @@ mod tests {
     fn only_the_extension_itself_declares_tasks() {
         assert!(declares_tasks(r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#));
         assert!(declares_tasks(r#"{"extensions":{"io.modelcontextprotocol\/tasks":{"x":1}}}"#));
+        assert!(declares_tasks(r#"{"extensions":{"io.m\u006fdelcontextprotocol/tasks":{}}}"#));
         for other in [
             "{}",
             r#"{"tasks":{}}"#,

@@ -164,6 +164,15 @@ async fn upstreams_never_hear_of_tasks() {
     {
         client.notify(method, json!({"progressToken": 1, "requestId": "none", "task": task, "_meta": meta})).await;
     }
+    // however it spells it,
+    let meta = r#""_meta":{"io.modelcontextprotocol/related\u002dtask":{"taskId":"x"}}"#;
+    for message in [
+        format!(r#"{{"jsonrpc":"2.0","id":"e1","method":"tools/call","params":{{"name":"exact",{meta}}}}}"#),
+        format!(r#"{{"jsonrpc":"2.0","id":"e2","method":"prompts/get","params":{{"name":"greet",{meta}}}}}"#),
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":1,{meta}}}}}"#),
+    ] {
+        drop(client.post(message).await.text().await);
+    }
     // when it answers the server's questions, inside a task and outside,
     let mut stream = client.listen().await;
     let id = client.start("ask", json!({})).await;

@@ -132,7 +132,9 @@ impl Stats {
     }
 
     pub(super) fn note_body(&mut self, body: &[u8]) {
-        let finds = |word: &str| memchr::memmem::find(body, word.as_bytes()).is_some();
+        // However it is escaped.
+        let plain = serde_json::from_slice(body).map(|body: Value| body.to_string()).unwrap_or_default();
+        let finds = |word: &str| plain.contains(word) || memchr::memmem::find(body, word.as_bytes()).is_some();
         self.extension_seen |= finds(TASKS_EXTENSION);
         self.related_task_seen |= finds(RELATED_TASK);
         self.last_body = copy(body);

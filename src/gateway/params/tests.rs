@@ -52,6 +52,7 @@ fn usual_requests_are_read_in_one_pass() {
         format!(r#"{{"name":"x","_meta":{{{CLAIMS},"progressToken":7}},"requestState":"s"}}"#),
         r#"{"_meta":5}"#.to_owned(),
         r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#.to_owned(),
+        r#"{"_meta":{"x":"related-task","y":{"io.modelcontextprotocol/related-task":{}}}}"#.to_owned(),
     ] {
         assert!(agrees(&request(&params)), "{params}");
     }
@@ -65,10 +66,24 @@ fn what_is_written_otherwise_is_read_by_itself_and_alike() {
         r#"{"_meta":{"progressToken":1,"progressToken":2}}"#.to_owned(),
         r#"{"_m\u0065ta":{"progressToken":1}}"#.to_owned(),
         r#"{"_meta":{"io.modelcontextprotocol\/related-task":{}}}"#.to_owned(),
+        r#"{"_m\u0065ta":{"x":"related-task"}}"#.to_owned(),
+        r#"{"_meta":["2026-07-28",{}],"n\u0061me":1}"#.to_owned(),
         r#"{"_meta":{"io.modelcontextprotocol/related-task":1,"io.modelcontextprotocol/related-task":2}}"#.to_owned(),
         format!(r#"{{"_meta":{{{CLAIMS},"io.modelcontextprotocol\/logLevel":"info"}}}}"#),
     ] {
         assert!(!agrees(&request(&params)), "{params}");
+    }
+}
+
+#[test]
+fn a_task_is_named_however_its_key_is_escaped() {
+    for key in ["related-task", "related\\u002dtask", "r\\u0065lated-task"] {
+        let body = request(&format!(r#"{{"_meta":{{"io.modelcontextprotocol/{key}":{{"taskId":"t"}}}}}}"#));
+        let mut read = None;
+        let Ok((Message::Request { params, .. }, _)) = read_message(body.as_bytes(), &mut read) else {
+            panic!("{body}")
+        };
+        assert!(Params::of(params, &mut read).unwrap().speaks_of_tasks(), "{body}");
     }
 }
 

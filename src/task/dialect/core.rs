@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::jsonrpc::{Object, Raw, raw_string, string_value};
 use crate::mcp::input::is_typed;
 use crate::mcp::project::{self, result_for_legacy};
-use crate::mcp::{MODEL_IMMEDIATE_RESPONSE, RELATED_TASK};
+use crate::mcp::{MODEL_IMMEDIATE_RESPONSE, RELATED_TASK, RELATED_TASK_WORD, may_hold};
 use crate::task::{Outcome, Question, Task, TaskId};
 
 /// The ttl that `params.task` asks for; `None` when it does not say.
@@ -91,6 +91,12 @@ pub fn with_related(object: Option<&str>, id: TaskId) -> String {
     meta.set(RELATED_TASK, related(id));
     object.set("_meta", meta.to_json());
     object.to_json()
+}
+
+/// Whether a message's metadata (JSON text) names the task that it belongs to, however the name is escaped.
+#[must_use]
+pub fn has_related(meta: &str) -> bool {
+    may_hold(meta, RELATED_TASK_WORD) && Object::parse(meta).is_ok_and(|meta| meta.get(RELATED_TASK).is_some())
 }
 
 /// An object without the related task in its `_meta`, and without a `_meta` that held nothing else.
