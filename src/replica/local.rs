@@ -174,7 +174,7 @@ impl Replicas for Neighbour {
         let lost = |mark: &String| mark == asked.mark_of_lease() && before.is_none();
         let mark = notes.mark.take_if(|mark| !lost(mark)).unwrap_or_else(|| self.losses.new_mark(self.me.as_str()));
         notes.mark = Some(mark.clone());
-        self.losses.renewed(asked, &mark);
+        self.losses.renewed(&asked, &mark);
         Ok(())
     }
 

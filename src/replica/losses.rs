@@ -82,13 +82,13 @@ impl Losses {
     }
 
     /// Notes a renewal that was asked for then, and the mark after it.
-    pub(super) fn renewed(&self, asked: Asked, mark: &str) {
+    pub(super) fn renewed(&self, asked: &Asked, mark: &str) {
         let mut known = self.known();
         let is_lost = known.tells_of_a_loss(Some(mark));
         known.mark = Mark::There(mark.to_owned());
         known.renewed = Some((asked.at, mark.to_owned()));
         known.is_lease_lost = false;
-        self.note(&asked, is_lost);
+        self.note(asked, is_lost);
     }
 
     /// Notes an answer: the mark, and whether this process's lease is there.

@@ -146,7 +146,7 @@ impl Replicas for RedisReplicas {
         let keys = [self.hub.lease(self.me.as_str()), self.mark()];
         let mark = self.hub.call(&self.renew, &keys.each_ref().map(String::as_str), &args).await?;
         let mark: String = from_redis_value(mark).map_err(|_| HubError::Unreadable("a mark"))?;
-        self.losses.renewed(asked, &mark);
+        self.losses.renewed(&asked, &mark);
         self.renews_for((connection, self.losses.count()));
         Ok(())
     }
