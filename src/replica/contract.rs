@@ -50,6 +50,53 @@ fn join(join: Join<'_>, name: &str) -> Arc<dyn Replicas> {
     join(Holder::begin(name), None, LONG)
 }
 
+/// Two who share what loses their leases, and the mark as well where `lose` is told so: each counts a loss once, whoever finds it
+/// first and however, and however often it is looked at until both leases are there again.
+pub(super) async fn a_loss_is_counted_once(both: [&dyn Replicas; 2], lose: impl AsyncFn(bool)) {
+    let [a, b] = both;
+    let look = async |one: &dyn Replicas, other: &dyn Replicas| {
+        for _ in 0..3 {
+            one.standing(other.me()).await.unwrap();
+        }
+    };
+    let renew = async |one: &dyn Replicas| one.renew().await.unwrap();
+    for one in both {
+        renew(one).await;
+    }
+    let mut losses = 0;
+    for is_mark_lost in [true, false, true, false] {
+        for order in 0..5 {
+            lose(is_mark_lost).await;
+            losses += 1;
+            match order {
+                0 => {}
+                1 => look(a, b).await,
+                2 => {
+                    look(a, b).await;
+                    look(b, a).await;
+                }
+                3 => {
+                    renew(a).await;
+                    look(b, a).await;
+                }
+                _ => {
+                    look(b, a).await;
+                    renew(a).await;
+                    look(b, a).await;
+                }
+            }
+            for one in [a, b, a, b] {
+                renew(one).await;
+            }
+            look(a, b).await;
+            look(b, a).await;
+            let counted = both.map(Replicas::losses);
+            assert_eq!(counted, [losses; 2], "whether the mark was lost: {is_mark_lost}, {order}");
+            assert_eq!(a.standing(b.me()).await.unwrap(), ALIVE);
+        }
+    }
+}
+
 /// Until it is so; the test's own limit ends it where that never comes.
 async fn until(is_so: impl AsyncFn() -> bool) {
     while !is_so().await {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::losses::Losses;
 use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
@@ -169,13 +168,13 @@ impl Replicas for Neighbour {
     }
 
     async fn renew(&self) -> Result<(), StoreError> {
-        let (asked, must_be_there) = (Instant::now(), self.losses.must_be_there(self.lease));
+        let asked = self.losses.ask(self.lease);
         let mut notes = self.notes()?;
         let before = notes.leases.insert(self.me.clone(), (self.until(self.lease), self.address));
-        if notes.mark.is_none() || (must_be_there && before.is_none()) {
-            notes.mark = Some(self.losses.new_mark(self.me.as_str()));
-        }
-        self.losses.renewed(asked, notes.mark.as_deref().unwrap_or_default());
+        let lost = |mark: &String| mark == asked.mark_of_lease() && before.is_none();
+        let mark = notes.mark.take_if(|mark| !lost(mark)).unwrap_or_else(|| self.losses.new_mark(self.me.as_str()));
+        notes.mark = Some(mark.clone());
+        self.losses.renewed(&asked, &mark);
         Ok(())
     }
 
@@ -197,12 +196,9 @@ impl Replicas for Neighbour {
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
-        let must_be_there = self.losses.must_be_there(self.lease);
+        let asked = self.losses.ask(self.lease);
         let notes = self.notes()?;
-        self.losses.see(notes.mark.as_deref());
-        if must_be_there && !notes.leases.contains_key(&self.me) {
-            self.losses.found();
-        }
+        self.losses.see(&asked, notes.mark.as_deref(), notes.leases.contains_key(&self.me));
         Ok(match notes.leases.get(holder) {
             Some((_, address)) => Standing::Alive { address: *address },
             None if notes.left.contains_key(holder) => Standing::Left,
@@ -274,7 +270,7 @@ impl Replicas for Neighbour {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::each_contract_test;
+    use super::super::contract::{self, each_contract_test};
     use super::*;
 
     each_contract_test!({
@@ -297,6 +293,20 @@ mod tests {
         b.publish(Bytes::from("4")).await;
         assert_eq!(heard_by_a.recv().await.unwrap(), "4");
         assert_eq!(heard_by_b.recv().await.unwrap(), "3");
+    }
+
+    #[tokio::test]
+    async fn a_loss_is_counted_once_by_each() {
+        let neighbourhood = Neighbourhood::new(Clock::system());
+        let [a, b] = ["a", "b"].map(|name| neighbourhood.join(Holder::begin(name), None, Duration::from_secs(600)));
+        let lose = async |is_mark_lost: bool| {
+            if is_mark_lost {
+                a.forget_all();
+            } else {
+                a.notes().unwrap().leases.clear();
+            }
+        };
+        contract::a_loss_is_counted_once([&a, &b], lose).await;
     }
 
     #[tokio::test]

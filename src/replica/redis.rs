@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Cmd, FromRedisValue, cmd, from_redis_value};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::losses::Losses;
 use super::{BUS_DEPTH, KEY_KEPT, LEFT_KEPT, Replicas, Standing};
@@ -31,10 +30,10 @@ const AGREE: &str = "local last = redis.call('GET', KEYS[1]) \
     if not last or last == ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1]) end \
     return is_known and 1 or 0";
 
-/// Renews a lease. KEYS: the lease, the mark. ARGV: what it says, for how many milliseconds, whether it must be there, a new mark,
-/// for how many milliseconds a mark is kept. Gives the mark.
+/// Renews a lease. KEYS: the lease, the mark. ARGV: what it says, for how many milliseconds, with what mark it must be there, a new
+/// mark, for how many milliseconds a mark is kept. Gives the mark.
 const RENEW: &str = "local mark = redis.call('GET', KEYS[2]) \
-    if not mark or (ARGV[3] == '1' and redis.call('EXISTS', KEYS[1]) == 0) then mark = ARGV[4] end \
+    if not mark or (mark == ARGV[3] and redis.call('EXISTS', KEYS[1]) == 0) then mark = ARGV[4] end \
     redis.call('SET', KEYS[2], mark, 'PX', ARGV[5]) \
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) \
     return mark";
@@ -140,15 +139,14 @@ impl Replicas for RedisReplicas {
 
     async fn renew(&self) -> Result<(), StoreError> {
         let address = self.address.map(|address| address.to_string()).unwrap_or_default();
-        let (asked, connection) = (Instant::now(), self.hub.connections());
-        let must_be_there = if self.losses.must_be_there(self.lease) { "1" } else { "0" };
+        let (asked, connection) = (self.losses.ask(self.lease), self.hub.connections());
         let (lease, kept) = (millis(self.lease).to_string(), millis(LEFT_KEPT.max(self.lease * KEY_KEPT)).to_string());
         let new_mark = self.losses.new_mark(self.me.as_str());
-        let args = [&address, &lease, must_be_there, &new_mark, &kept].map(str::as_bytes);
+        let args = [&address, &lease, asked.mark_of_lease(), &new_mark, &kept].map(str::as_bytes);
         let keys = [self.hub.lease(self.me.as_str()), self.mark()];
         let mark = self.hub.call(&self.renew, &keys.each_ref().map(String::as_str), &args).await?;
         let mark: String = from_redis_value(mark).map_err(|_| HubError::Unreadable("a mark"))?;
-        self.losses.renewed(asked, &mark);
+        self.losses.renewed(&asked, &mark);
         self.renews_for((connection, self.losses.count()));
         Ok(())
     }
@@ -172,15 +170,12 @@ impl Replicas for RedisReplicas {
     }
 
     async fn standing(&self, holder: &Holder) -> Result<Standing, StoreError> {
-        let must_be_there = self.losses.must_be_there(self.lease);
+        let asked = self.losses.ask(self.lease);
         let keys = [self.hub.lease(holder.as_str()), self.hub.lease(self.me.as_str()), self.mark()];
         let standing = self.hub.call(&self.standing, &keys.each_ref().map(String::as_str), &[]).await?;
         let (lease, is_mine_there, mark): (Option<String>, bool, Option<String>) =
             from_redis_value(standing).map_err(|_| HubError::Unreadable("a lease"))?;
-        self.losses.see(mark.as_deref());
-        if must_be_there && !is_mine_there {
-            self.losses.found();
-        }
+        self.losses.see(&asked, mark.as_deref(), is_mine_there);
         if let Some(address) = lease {
             return Ok(Standing::Alive { address: address.parse().ok() });
         }
@@ -269,7 +264,7 @@ impl Subscribers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::each_contract_test;
+    use super::super::contract::{self, each_contract_test};
     use super::*;
     use crate::hub::tests::cluster;
     use crate::hub::tests::server::{self, PATIENCE};
@@ -315,24 +310,34 @@ mod tests {
             }
             // then whoever is told that the other's is over has been told why, and renews its own.
             assert_eq!(asks.standing(other.me()).await.unwrap(), Standing::Over);
-            assert!(asks.losses() > 0);
+            assert_eq!(asks.losses(), 1);
             if first == 0 {
                 asks.shaken().await;
                 asks.renew().await.unwrap();
             }
             assert!(!other.standing(asks.me()).await.unwrap().is_gone());
-            assert!(other.losses() > 0, "the first to renew has made another mark");
+            assert_eq!(other.losses(), 1, "the first to renew has made another mark");
             other.shaken().await;
             other.renew().await.unwrap();
-            // The last one whose lease was lost makes the last mark.
-            asks.renew().await.unwrap();
-            let before = both.each_ref().map(|one| one.losses());
             for one in &both {
                 one.renew().await.unwrap();
             }
             assert!(!asks.standing(other.me()).await.unwrap().is_gone());
-            assert_eq!(both.each_ref().map(|one| one.losses()), before);
+            assert_eq!((asks.losses(), other.losses()), (1, 1));
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_loss_is_counted_once_by_each() {
+        let (Some(url), prefix, jobs) = (server::shared_url(), server::prefix(), Jobs::default()) else { return };
+        let long = Duration::from_secs(600);
+        let [a, b] = ["a", "b"].map(|name| join(&url, &prefix, &jobs, Holder::begin(name), (None, long)));
+        let lose = async |is_mark_lost: bool| {
+            let mut lost = [&a, &b].map(|one| one.hub.lease(one.me.as_str())).to_vec();
+            lost.extend(is_mark_lost.then(|| a.mark()));
+            forget(&a.hub, &lost).await;
+        };
+        contract::a_loss_is_counted_once([&a, &b], lose).await;
     }
 
     /// Nothing was lost there.

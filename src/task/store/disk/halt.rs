@@ -26,7 +26,7 @@ impl Halt {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Refused(error) => error,
-            Self::Broken(error) if matches!(*error, redb::Error::Corrupted(_)) => StoreError::Spoilt(error),
+            // Also where a page makes no sense: it is many tasks', and says of none of them that it can never be read again.
             Self::Broken(error) => StoreError::Unavailable(error),
         }
     }

@@ -59,6 +59,26 @@ async fn its_owner_reads_the_others_and_its_place_is_not_waited_for() {
     assert!(store.read(&owner, made[1].id).await.unwrap().is_none());
 }
 
+/// A page is many tasks': that one makes no sense says of none of them that it is spoilt, and it may be read in the end.
+#[tokio::test]
+async fn a_page_that_makes_no_sense_is_no_fault_of_a_task() {
+    let store = store();
+    let made = with_spoilt(&store, 2).await;
+    for broken in [redb::Error::Corrupted("a page".to_owned()), redb::Error::PreviousIo] {
+        assert!(matches!(Halt::from(broken).into_error(), StoreError::Unavailable(_)));
+    }
+    let reads = AtomicU64::new(0);
+    let read = store.read_with(|_, _| -> Result<(), Halt> {
+        reads.fetch_add(1, Ordering::Relaxed);
+        panic!("as the library does")
+    });
+    assert!(matches!(read.await, Err(StoreError::Unavailable(_))));
+    assert_eq!(reads.load(Ordering::Relaxed), 2);
+    // It goes on, and what is spoilt of a task is said at once.
+    assert!(store.read(&owner(), made[0].id).await.unwrap().is_some());
+    assert!(matches!(store.read(&owner(), made[1].id).await, Err(StoreError::Spoilt(_))));
+}
+
 #[tokio::test]
 async fn others_of_its_holder_are_taken_over() {
     let store = store();
