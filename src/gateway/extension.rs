@@ -8,6 +8,7 @@ use crate::task::{self, ApplyError, Ending, Event, Finish, Outcome, Question, St
 
 use super::call::{Answer, Call};
 use super::rejection::Kind;
+use super::streamed::Message;
 use super::{Gateway, Request};
 
 impl Gateway {
@@ -24,7 +25,7 @@ impl Gateway {
         }
         let gone = || Kind::NoTask(Some(task.id));
         let kept = self.ledger.kept(&task.owner, task.id).await?.ok_or_else(gone)?;
-        let message = self.shown(&task, kept, |outcome| show(Some(outcome))).await?.ok_or_else(gone)?;
+        let message = Message::of(&self.ledger, &task, kept, |outcome| show(Some(outcome))).await?.ok_or_else(gone)?;
         self.note_read(&task).await;
         Ok(message.answer(call.accept))
     }

@@ -1,6 +1,7 @@
 //! Messages with a result in them that is too large to be held for each of its readers: it is read from the store as they take it.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,12 +13,12 @@ use http_body_util::BodyExt;
 use crate::sse::EventWriter;
 use crate::task::outline;
 use crate::task::store::{Kept, Large, Pieces};
-use crate::task::{Outcome, StoreError, Task, TaskId};
+use crate::task::{Ledger, Outcome, StoreError, Task, TaskId};
 use crate::upstream::Error;
 
-use super::Gateway;
 use super::call::{Accept, Answer};
 use super::rejection::Chain;
+use super::session::Stream;
 
 /// A message that is there, or is read as its reader takes it.
 #[derive(Debug)]
@@ -45,32 +46,42 @@ struct Rest {
     at: u64,
 }
 
+#[derive(Hash)]
 enum Part {
     Text(Bytes),
     Value(Range<u64>),
 }
 
-impl Gateway {
-    /// The message that shows what a task came to; `None` where it came to nothing, or is gone. `show` makes it of the outcome,
-    /// and is not told whether that is the outcome itself or an outline of it.
-    pub(super) async fn shown(
-        &self,
+impl Message {
+    /// The message that shows what a task came to; `None` where it is gone. `show` makes it of the outcome, and is not told
+    /// whether that is the outcome itself or an outline of it.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub(super) async fn of(
+        ledger: &Ledger,
         task: &Task,
         kept: Kept,
         show: impl Fn(&Outcome) -> Bytes,
-    ) -> Result<Option<Message>, StoreError> {
+    ) -> Result<Option<Self>, StoreError> {
         let shown = show(&kept.shown());
-        let Kept::Large(large) = kept else { return Ok(Some(Message::Whole(shown))) };
+        let Kept::Large(large) = kept else { return Ok(Some(Self::Whole(shown))) };
         if let Some(streamed) = Streamed::new(task.id, &shown, large) {
-            return Ok(Some(Message::Streamed(Box::new(streamed))));
+            return Ok(Some(Self::Streamed(Box::new(streamed))));
         }
         // What is large in it has to be looked at.
-        let outcome = self.ledger.outcome(&task.owner, task.id).await?;
-        Ok(outcome.map(|outcome| Message::Whole(show(&outcome))))
+        let outcome = ledger.outcome(&task.owner, task.id).await?;
+        Ok(outcome.map(|outcome| Self::Whole(show(&outcome))))
     }
-}
 
-impl Message {
+    /// A number that is the same for the same message of a task, read again. What is large in it is not looked at.
+    pub(super) fn digest(&self, hasher: &impl BuildHasher) -> u64 {
+        match self {
+            Self::Whole(message) => hasher.hash_one(message),
+            Self::Streamed(message) => hasher.hash_one(&message.rest.parts),
+        }
+    }
+
     /// As the answer for a client that takes such.
     pub(super) fn answer(self, accept: Accept) -> Answer {
         match self {
@@ -83,7 +94,7 @@ impl Message {
 
 impl Streamed {
     /// A message that was made of the outline of a task's result. `None` where that can't be filled.
-    pub(super) fn new(task: TaskId, message: &Bytes, large: Large) -> Option<Self> {
+    fn new(task: TaskId, message: &Bytes, large: Large) -> Option<Self> {
         let part = |part: outline::Part<'_>| match part {
             outline::Part::Text(text) => Part::Text(message.slice_ref(text)),
             outline::Part::Value(place) => Part::Value(place),
@@ -101,6 +112,22 @@ impl Streamed {
     /// The same as an event.
     pub(super) fn into_event(self, id: Option<&str>) -> Self {
         Self { event: Some(EventWriter::new(id)), ..self }
+    }
+
+    /// Sends it a piece at a time; says whether its reader got all of it.
+    pub(super) async fn send(mut self, stream: &Stream) -> bool {
+        loop {
+            match self.next().await {
+                Ok(Some(part)) => {
+                    if !stream.send_alone(part).await {
+                        return false;
+                    }
+                }
+                Ok(None) => return true,
+                // What is wrong was told.
+                Err(_) => return false,
+            }
+        }
     }
 
     /// The next bytes of it; `None` at its end. No more is read than is asked for.
@@ -127,7 +154,15 @@ impl Rest {
     async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         let next = self.read().await;
         if let Err(error) = &next {
-            tracing::error!(error = %Chain(error), task = %self.task, "an answer with a large result breaks off");
+            match error {
+                // It has expired, or the ledger has told it.
+                StoreError::NotFound | StoreError::Spoilt(_) => {
+                    tracing::debug!(error = %Chain(error), task = %self.task, "an answer with a large result breaks off");
+                }
+                _ => {
+                    tracing::error!(error = %Chain(error), task = %self.task, "an answer with a large result breaks off")
+                }
+            }
             self.parts.clear();
         }
         next

@@ -34,7 +34,7 @@ use super::eras::Side;
 use super::rejection::{Chain, Fault, Kind, QUOTA_RETRY};
 use super::relay::EventStream;
 use super::session::Stream;
-use super::streamed::Streamed;
+use super::streamed::Message;
 use super::streams::reached;
 use super::{Gateway, Request, Route, ladder, over, owner};
 use feed::Feed;
@@ -264,11 +264,11 @@ impl Teller {
                     None => return true,
                 },
                 // What changed in the time of one write is told once.
-                shown = next_task(&mut self.watched, &gateway.ledger) => {
+                shown = next_task(&mut self.watched, &gateway.ledger, &self.sending.id) => {
                     if shown.has_outcome {
                         gateway.note_read(&shown.task).await;
                     }
-                    self.sending.show(shown).await
+                    self.sending.show(shown.message).await
                 }
             };
             if !is_read {
@@ -286,23 +286,15 @@ impl Sending {
     }
 
     /// Sends a task; says whether anybody will read on.
-    async fn show(&mut self, shown: Shown) -> bool {
-        let method = Method::TasksNotification.as_str();
-        let Some(large) = shown.large else { return self.send(method, Some(&shown.params)).await };
-        let message = jsonrpc::notification(method, Some(&tagged(Some(&shown.params), self.id.as_json())));
-        let Some(event) = Streamed::new(shown.task.id, &message, large) else { return false };
-        let mut event = event.into_event(None);
+    async fn show(&mut self, message: Message) -> bool {
+        let event = match message {
+            Message::Whole(message) => return self.stream.send(sse::write_event(None, &message)).await,
+            Message::Streamed(event) => event.into_event(None),
+        };
         self.is_half = true;
-        loop {
-            // What is wrong was told.
-            let Ok(next) = event.next().await else { return false };
-            let Some(part) = next else { break };
-            if !self.stream.send_alone(part).await {
-                return false;
-            }
-        }
-        self.is_half = false;
-        true
+        let is_read = event.send(&self.stream).await;
+        self.is_half = !is_read;
+        is_read
     }
 
     /// Answers the request (2026-07-28 subscriptions, "Graceful Closure").
@@ -315,9 +307,9 @@ impl Sending {
     }
 }
 
-async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger) -> Shown {
+async fn next_task(watched: &mut Option<Watched>, ledger: &Ledger, stream: &Id) -> Shown {
     match watched {
-        Some(watched) => watched.next(ledger).await,
+        Some(watched) => watched.next(ledger, stream).await,
         None => pending().await,
     }
 }

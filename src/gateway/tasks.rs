@@ -21,7 +21,7 @@ use super::call::{Answer, Call};
 use super::rejection::{Fault, Kind};
 use super::relay::EventStream;
 use super::session::{Session, Stream};
-use super::streamed::{Message, Streamed};
+use super::streamed::Message;
 use super::streams::reached;
 use super::{Gateway, Request, Route, owner};
 
@@ -136,7 +136,7 @@ impl Gateway {
             Payload::Result(result) => jsonrpc::response(id, &result),
             Payload::Error(error) => jsonrpc::raw_error_response(Some(id), &error),
         };
-        Ok(self.shown(task, kept, show).await?.map_or(Fetched::Gone, Fetched::Message))
+        Ok(Message::of(&self.ledger, task, kept, show).await?.map_or(Fetched::Gone, Fetched::Message))
     }
 
     /// The message that was fetched, on record as handed out.
@@ -262,22 +262,31 @@ impl ResultJob {
         let stream = self.stream.clone();
         if stream.send(priming).await {
             gateway.deliveries.attach(self.task, stream.clone(), session.terms.client);
-            let end = tokio::select! {
-                end = self.outcome() => Some(end),
-                () = stream.events.closed() => None,
-                () = self.wait.cancelled.cancelled() => None,
-                () = reached(self.expires) => None,
-            };
-            gateway.deliveries.detach(self.task, stream.number);
-            if let Some(end) = end {
-                let id = gateway.seal_event(self.task, &self.id, true);
-                match end {
-                    Message::Whole(end) => drop(stream.finish(sse::write_event(Some(&id), &end)).await),
-                    Message::Streamed(end) => finish_streamed(&stream, end.into_event(Some(&id))).await,
-                }
+            // That holds to the very end: a reader may take its time over a large one.
+            tokio::select! {
+                () = stream.events.closed() => {}
+                () = self.wait.cancelled.cancelled() => {}
+                () = reached(self.expires) => {}
+                () = self.finish() => {}
             }
+            gateway.deliveries.detach(self.task, stream.number);
         }
         gateway.deliveries.release(&gateway.ledger, stream.number).await;
+    }
+
+    /// Waits for the end of the task, and sends the last event. Where that breaks off, the stream ends without the event's end: so
+    /// it is none, and the client takes the stream up again after the one before.
+    async fn finish(&self) {
+        let end = self.outcome().await;
+        self.gateway.deliveries.detach(self.task, self.stream.number);
+        let id = self.gateway.seal_event(self.task, &self.id, true);
+        match end {
+            Message::Whole(end) => drop(self.stream.finish(sse::write_event(Some(&id), &end)).await),
+            Message::Streamed(end) => {
+                self.stream.ends();
+                end.into_event(Some(&id)).send(&self.stream).await;
+            }
+        }
     }
 
     /// Waits for the end of the task; the message that answers the request. What it asks meanwhile is put on the stream from
@@ -312,18 +321,6 @@ impl ResultJob {
                 },
                 () = reached(again) => {}
             }
-        }
-    }
-}
-
-/// Sends the last event, a piece at a time. Where it breaks off, the stream ends without the event's end: so it is none, and the
-/// client takes the stream up again after the one before.
-pub(super) async fn finish_streamed(stream: &Stream, mut event: Streamed) {
-    stream.ends();
-    // What is wrong was told.
-    while let Ok(Some(part)) = event.next().await {
-        if !stream.send_alone(part).await {
-            return;
         }
     }
 }

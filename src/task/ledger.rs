@@ -17,14 +17,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::state::{Ending, Event, Refused, State, Status};
-use super::store::{Kept, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
+use super::store::{Kept, Large, Limits, Orphan, Position, Purged, Step, Store, StoreError, Usage, Watch};
 use super::{Holder, Outcome, Owner, SessionNumber, Task, TaskId};
 use crate::clock::{Clock, Timestamp};
 pub use holds::Hold;
 use holds::Holds;
 pub use patience::patient;
 use reasons::{ending_reason, event_reason};
-use spoilt::Spoilt;
+use spoilt::{Spoilt, Told};
 
 /// The longest status message that is kept, in bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 1024;
@@ -312,7 +312,14 @@ impl Ledger {
     /// # Errors
     /// As there.
     pub async fn kept(&self, owner: &Owner, id: TaskId) -> Result<Option<Kept>, StoreError> {
-        self.inner.store.kept(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))
+        let kept = self.inner.store.kept(owner, id).await.inspect_err(|error| self.inner.spoilt.tell(id, error))?;
+        Ok(kept.map(|kept| match kept {
+            Kept::Large(Large { outline, pieces }) => {
+                let pieces = Box::new(Told { pieces, id, ledger: self.clone() });
+                Kept::Large(Large { outline, pieces })
+            }
+            whole @ Kept::Whole(_) => whole,
+        }))
     }
 
     /// Notes that the outcome was handed out; says whether this was the first time.

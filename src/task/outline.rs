@@ -10,6 +10,11 @@ use std::ops::Range;
 use memchr::memchr2;
 use memchr::memmem;
 
+use crate::jsonrpc::Object;
+
+/// Members that decide what is shown of others, or are shown only in part.
+const LOOKED_INTO: [&str; 2] = ["_meta", "resultType"];
+
 /// Values that are longer are left out, in bytes.
 const LARGE: usize = 16 << 10;
 /// The most that may be left, in bytes.
@@ -149,11 +154,16 @@ impl Outliner {
         }
     }
 
-    /// The outline; `None` for what is no object, or has too much that is small.
+    /// The outline; `None` for what is no object, has too much that is small, or metadata that are large: dialects take names out
+    /// of those, and would find none in a mark.
     #[must_use]
     pub fn finish(self) -> Option<Outline> {
         let is_whole = !self.is_vain && self.depth == 0 && !self.in_string && self.value.is_none();
         let text = String::from_utf8(self.text).ok().filter(|text| is_whole && text.trim_start().starts_with('{'))?;
+        let is_hidden = |(name, value): (&str, &str)| LOOKED_INTO.contains(&name) && value.contains(&*self.mark);
+        if !self.values.is_empty() && Object::parse(&text).ok()?.iter().any(is_hidden) {
+            return None;
+        }
         Some(Outline { text: text.into(), mark: self.mark, values: self.values })
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use http::StatusCode;
+use http_body_util::BodyExt as _;
 use rustix::process::Signal;
 use taskgate::auth::sha256;
 use taskgate::demo::server::{Options, Server};
@@ -204,6 +205,35 @@ async fn a_large_result_is_told_as_by_any_store_in_every_way() {
         told.push((general(&legacy, &id), general(&modern_bytes(&gateway, &id).await, &id)));
     }
     assert!(told[0] == told[1], "another answer of another length");
+}
+
+/// A client that takes its time over a large end of `tasks/result` can still cancel the request.
+#[tokio::test]
+async fn a_large_end_that_is_cancelled_breaks_off() {
+    let upstream = Server::start_on_loopback(Options::default()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let limited = "tenants: {default: {running_tasks: 1}}";
+    let config = sections(folder.path(), &upstream).replace("tenants: {default: {kept_tasks: 4}}", limited);
+    let gateway = Binary::start(&config).await;
+    let client = gateway.client().caller("alice").open().await;
+    // Given a task whose end is waited for, and of whose large result the reader has taken a little,
+    let hold = client.start("hold", json!({})).await;
+    let id = client.start("big", json!({"bytes": 15 << 20})).await;
+    let request = json!({"jsonrpc": "2.0", "id": "slow", "method": "tasks/result", "params": {"taskId": id}});
+    let mut body = client.post(request.to_string()).await.into_body();
+    upstream.release();
+    client.until(&hold, "completed").await;
+    let mut taken = Vec::new();
+    while taken.len() < 100_000 {
+        let frame = within(body.frame()).await.unwrap().unwrap();
+        taken.extend_from_slice(&frame.into_data().unwrap());
+    }
+    // when it cancels the request,
+    client.notify("notifications/cancelled", json!({"requestId": "slow"})).await;
+    // then what it has is all there is but what was on its way, and the event has no end.
+    taken.extend_from_slice(&within(body.collect()).await.unwrap().to_bytes());
+    assert!(taken.len() < 15 << 20 && !taken.ends_with(b"\n\n"), "{}", taken.len());
+    assert_eq!(text_of(&client.outcome(&id).await).len(), 15 << 20);
 }
 
 /// Spoils a text in the store's file, wherever it is.

@@ -1,16 +1,21 @@
 //! The tasks that a stream tells of: each once at the beginning, and then after each change that a client can see.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
+use crate::jsonrpc::{self, Id};
+use crate::mcp::method::Method;
+use crate::mcp::subscription::tagged;
 use crate::task::dialect::extension;
-use crate::task::store::{Kept, Large, StoreError, Watch};
-use crate::task::{Ledger, Owner, Task, TaskId};
+use crate::task::store::{StoreError, Watch};
+use crate::task::{Ledger, Outcome, Owner, Task, TaskId};
+
+use super::super::streamed::Message;
 
 /// Waits for a change of one task; says whether there may be more of them.
 type Changed = Pin<Box<dyn Future<Output = (TaskId, Watch, bool)> + Send>>;
@@ -30,12 +35,10 @@ pub(super) struct Watched {
 
 /// A task as it is told.
 pub(super) struct Shown {
-    /// `params` of a notification, without a stream's id.
-    pub(super) params: String,
-    /// Its outcome is among them.
+    /// The notification.
+    pub(super) message: Message,
+    /// Its outcome is in it.
     pub(super) has_outcome: bool,
-    /// What the marks in them stand for.
-    pub(super) large: Option<Large>,
     pub(super) task: Arc<Task>,
 }
 
@@ -87,14 +90,14 @@ impl Watched {
         &self.absent
     }
 
-    /// The next task that is not as it was told. Never, when no task can change any more. Cancel-safe.
-    pub(super) async fn next(&mut self, ledger: &Ledger) -> Shown {
+    /// The next task that is not as it was told, on a stream of that id. Never, when no task can change any more. Cancel-safe.
+    pub(super) async fn next(&mut self, ledger: &Ledger, stream: &Id) -> Shown {
         loop {
             while let Some(id) = self.due.front().copied() {
-                let shown = shown(&self.owner, ledger, id).await;
+                let shown = shown(&self.owner, ledger, id, stream).await;
                 // Only now, so that a wait which is given up loses nothing.
                 self.due.pop_front();
-                if let Some(shown) = shown.filter(|shown| self.is_news(id, &shown.params)) {
+                if let Some(shown) = shown.filter(|shown| self.is_news(id, &shown.message)) {
                     return shown;
                 }
             }
@@ -113,8 +116,8 @@ impl Watched {
     }
 
     /// Whether that was not told before; it counts as told from now on.
-    fn is_news(&mut self, id: TaskId, shown: &str) -> bool {
-        let digest = self.hasher.hash_one(shown);
+    fn is_news(&mut self, id: TaskId, shown: &Message) -> bool {
+        let digest = shown.digest(&self.hasher);
         let told = self.tasks.iter_mut().find(|(task, _)| *task == id).map(|(_, told)| told.replace(digest));
         told != Some(Some(digest))
     }
@@ -126,7 +129,7 @@ async fn changed(id: TaskId, mut watch: Watch) -> (TaskId, Watch, bool) {
 }
 
 /// The task as a read at this moment shows it.
-async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<Shown> {
+async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId, stream: &Id) -> Option<Shown> {
     let failed = |error: &StoreError| {
         // That is told by the ledger, once.
         if !error.is_spoilt() {
@@ -134,21 +137,21 @@ async fn shown(owner: &Owner, ledger: &Ledger, id: TaskId) -> Option<Shown> {
         }
     };
     let task = ledger.get(owner, id).await.inspect_err(failed).ok()??;
-    if !task.state.is_ended() {
-        return Some(Shown { params: extension::detailed(&task, None), has_outcome: false, large: None, task });
-    }
-    let kept = ledger.kept(owner, id).await.inspect_err(failed).ok()?;
-    let shown = kept.as_ref().map(Kept::shown);
-    let mut params = extension::detailed(&task, shown.as_ref());
-    let large = match kept {
-        Some(Kept::Large(large)) if large.outline.fill(params.as_bytes()).is_some() => Some(large),
-        Some(Kept::Large(_)) => {
-            // What is large in it has to be looked at.
-            let outcome = ledger.outcome(owner, id).await.inspect_err(failed).ok()?;
-            params = extension::detailed(&task, outcome.as_ref());
-            None
-        }
-        Some(Kept::Whole(_)) | None => None,
+    let show = |outcome: Option<&Outcome>| {
+        let params = tagged(Some(&extension::detailed(&task, outcome)), stream.as_json());
+        jsonrpc::notification(Method::TasksNotification.as_str(), Some(&params))
     };
-    Some(Shown { params, has_outcome: shown.is_some(), large, task })
+    let kept = match task.state.is_ended() {
+        true => ledger.kept(owner, id).await.inspect_err(failed).ok()?,
+        false => None,
+    };
+    let has_outcome = kept.is_some();
+    let message = match kept {
+        Some(kept) => {
+            let message = Message::of(ledger, &task, kept, |outcome| show(Some(outcome))).await;
+            message.inspect_err(failed).ok()??
+        }
+        None => Message::Whole(show(None)),
+    };
+    Some(Shown { message, has_outcome, task })
 }

@@ -3,6 +3,11 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::Ledger;
+use crate::task::store::Pieces;
 use crate::task::{StoreError, TaskId};
 
 /// So many are remembered. A disk that has spoilt more is told of again.
@@ -28,6 +33,20 @@ impl Spoilt {
             told.clear();
         }
         told.insert(id)
+    }
+}
+
+/// A large result under its reader: that it is spoilt may be seen only there.
+pub(super) struct Told {
+    pub(super) pieces: Box<dyn Pieces>,
+    pub(super) id: TaskId,
+    pub(super) ledger: Ledger,
+}
+
+#[async_trait]
+impl Pieces for Told {
+    async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        self.pieces.next().await.inspect_err(|error| self.ledger.inner.spoilt.tell(self.id, error))
     }
 }
 

@@ -1,10 +1,16 @@
 //! What is shown of an outline is what is shown of the result.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::Timestamp;
+use crate::mcp::RELATED_TASK;
+use crate::mcp::envelope::SERVER_INFO;
 use crate::task::dialect::core::{self, Payload};
-use crate::task::{Outcome, TaskId};
+use crate::task::dialect::extension;
+use crate::task::{Ending, Outcome, State, Task, TaskId, sample};
 
 const MARK: &str = "mark-of-this-test";
 
@@ -31,6 +37,41 @@ fn rendered(result: &str, id: TaskId, wraps: bool) -> String {
     match core::outcome(&Outcome::Result(result.into()), id, wraps) {
         Payload::Result(text) | Payload::Error(text) => text,
     }
+}
+
+/// The same for a client of the modern era.
+fn rendered_modern(result: &str, task: &Task) -> String {
+    extension::get_result(task, Some(&Outcome::Result(result.into())), Some("{\"name\":\"of the route\"}"))
+}
+
+fn task() -> Task {
+    let created_at = Timestamp::from_millis(1_767_225_600_000);
+    Task {
+        state: State::Ended(Ending::Returned { is_error: false }),
+        ..sample::task(sample::owner("t", "s"), created_at, Duration::from_secs(3600))
+    }
+}
+
+/// What has to be taken out of metadata is found in them, however large they are and their name is written.
+#[test]
+fn large_metadata_are_looked_into() {
+    let (text, pad, task) = ("x".repeat(100_000), "m".repeat(20_000), task());
+    for (typed, name) in [("", "_meta"), ("", "_m\\u0065ta"), ("\"resultType\":\"complete\",", "_meta")] {
+        let result = format!(
+            "{{{typed}\"content\":[{{\"type\":\"text\",\"text\":\"{text}\"}}],\"{name}\":{{\"pad\":\"{pad}\",\
+             \"{RELATED_TASK}\":{{\"taskId\":\"foreign\"}},\"{SERVER_INFO}\":{{}},\"dev.mcp/x\":1}}}}"
+        );
+        let shown = outline(&result, LARGE, 1000).map(|outline| {
+            let made = rendered_modern(outline.text(), &task);
+            filled(&outline, &made, &result)
+        });
+        let whole = rendered_modern(&result, &task);
+        assert!(!whole.contains("foreign"));
+        assert!(shown.flatten().is_none_or(|shown| shown == whole), "{typed}{name}");
+    }
+    // A type that is a number is none.
+    let digits = "1".repeat(LARGE + 1);
+    assert_eq!(outline(&format!("{{\"resultType\":{digits}}}"), LARGE, 1000), None);
 }
 
 #[test]
@@ -93,16 +134,31 @@ fn value() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+/// Metadata with names that only the protocol may use.
+fn meta() -> impl Strategy<Value = serde_json::Value> {
+    let name = prop_oneof![
+        Just(RELATED_TASK.to_owned()),
+        Just(SERVER_INFO.to_owned()),
+        Just("dev.mcp/x".to_owned()),
+        "[a-z]{1,3}",
+    ];
+    prop::collection::vec((name, value()), 0..4)
+        .prop_map(|members| serde_json::Value::Object(members.into_iter().collect()))
+}
+
 fn result() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         Just("content".to_owned()),
         Just("structuredContent".to_owned()),
-        Just("_meta".to_owned()),
         Just("isError".to_owned()),
         "[a-z]{1,3}",
     ];
     let typed = prop_oneof![Just(""), Just("\"resultType\":\"complete\",")];
-    let member = (name, value(), "[ \n\t]{0,3}");
+    let name_of_meta = prop_oneof![Just("_meta".to_owned()), Just("_m\\u0065ta".to_owned())];
+    let member = prop_oneof![
+        3 => (name, value(), "[ \n\t]{0,3}"),
+        1 => (name_of_meta, prop_oneof![meta(), value()], "[ \n\t]{0,3}"),
+    ];
     (typed, prop::collection::vec(member, 1..6), any::<bool>()).prop_map(|(typed, members, has_text)| {
         let mut members: Vec<String> = members
             .into_iter()
@@ -119,11 +175,15 @@ proptest! {
     /// What is shown of an outline is, byte for byte, what is shown of the whole result, or can't be used.
     #[test]
     fn it_is_shown_as_the_whole_is(result in result(), large in 1..40_usize, piece in 1..20_usize, wraps: bool) {
-        let id = TaskId::random();
-        let outline = outline(&result, large, piece).unwrap();
-        prop_assert_eq!(&filled(&outline, outline.text(), &result).unwrap(), &result);
-        let shown = filled(&outline, &rendered(outline.text(), id, wraps), &result);
-        prop_assert!(shown.is_none_or(|shown| shown == rendered(&result, id, wraps)));
+        let task = task();
+        // One with large metadata has no outline.
+        if let Some(outline) = outline(&result, large, piece) {
+            prop_assert_eq!(&filled(&outline, outline.text(), &result).unwrap(), &result);
+            let shown = filled(&outline, &rendered(outline.text(), task.id, wraps), &result);
+            prop_assert!(shown.is_none_or(|shown| shown == rendered(&result, task.id, wraps)));
+            let shown = filled(&outline, &rendered_modern(outline.text(), &task), &result);
+            prop_assert!(shown.is_none_or(|shown| shown == rendered_modern(&result, &task)));
+        }
     }
 
     #[test]
