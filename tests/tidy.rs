@@ -301,17 +301,17 @@ fn files_are_short_and_begin_with_what_they_are_for() {
 
 #[test]
 fn nothing_is_unfinished_and_nothing_names_a_machine() {
-    // What is looked for, in all files but this test's own: nothing here is left open.
+    // In two parts, so that this file holds none of them and is looked at like all others.
     let words: &[(&str, &str)] = &[
-        ("todo!", "finish it"),
-        ("unimplemented!", "finish it"),
-        ("#[ignore", "a test that does not run tests nothing"),
-        ("FIXME", "fix it, or write an issue"),
-        ("XXX", "fix it, or write an issue"),
-        ("/home/", "a path of somebody's machine"),
+        (concat!("to", "do!"), "finish it"),
+        (concat!("unimple", "mented!"), "finish it"),
+        (concat!("#[ig", "nore"), "a test that does not run tests nothing"),
+        (concat!("FIX", "ME"), "fix it, or write an issue"),
+        (concat!("XX", "X"), "fix it, or write an issue"),
+        (concat!("/ho", "me/"), "a path of somebody's machine"),
     ];
     let mut findings = Findings::default();
-    for file in files().iter().filter(|file| !file.path.starts_with("tests/tidy")) {
+    for file in &files() {
         for (word, why) in words.iter().filter(|(word, _)| file.text.contains(word)) {
             findings.add(&file.path, &format!("`{word}`: {why}"));
         }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::jsonrpc::{self, Defect, Id, Message, Object, Parsed, Raw, present};
 use crate::mcp::envelope::{self, Claims, Envelope};
+use crate::mcp::may_hold;
 use crate::mcp::method::Method;
 use crate::task::dialect::core;
 
@@ -141,7 +142,7 @@ impl<'a> Params<'a> {
             return claims.progress_token().map(Into::into);
         }
         let meta = self.meta?.get();
-        if !meta.contains("progressToken") {
+        if !may_hold(meta, "progressToken") {
             return None;
         }
         Object::parse(meta).ok()?.get("progressToken").map(Into::into)

@@ -76,6 +76,14 @@ fn what_is_written_otherwise_is_read_by_itself_and_alike() {
 }
 
 #[test]
+fn a_token_is_found_however_its_key_is_escaped() {
+    let body = request(r#"{"_meta":{"progressT\u006fken":7}}"#);
+    let mut read = None;
+    let Ok((Message::Request { params, .. }, _)) = read_message(body.as_bytes(), &mut read) else { panic!("{body}") };
+    assert_eq!(Params::of(params, &mut read).unwrap().progress_token().as_deref(), Some("7"));
+}
+
+#[test]
 fn a_task_is_named_however_its_key_is_escaped() {
     for key in ["related-task", "related\\u002dtask", "r\\u0065lated-task"] {
         let body = request(&format!(r#"{{"_meta":{{"io.modelcontextprotocol/{key}":{{"taskId":"t"}}}}}}"#));

@@ -379,11 +379,16 @@ async fn a_wait_ends_with_what_it_waits_for() {
     assert!(ledger.wait(&alice(), id, |_| true).now_or_never().unwrap().unwrap().is_some());
 }
 
-#[tokio::test(start_paused = true)]
-async fn who_waits_goes_on_waiting_while_the_store_is_away() {
+/// A ledger, and its store, which can be made to fail.
+fn ledger_over_faulty() -> (Ledger, Arc<FaultyStore>) {
     let mut store = None;
     let (ledger, _) = ledger_over(|clock| store.insert(Arc::new(FaultyStore::new(clock))).clone());
-    let store = store.unwrap();
+    (ledger, store.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_goes_on_waiting_while_the_store_is_away() {
+    let (ledger, store) = ledger_over_faulty();
     let (id, owner) = (create(&ledger).await.id, alice());
     // Away as the wait begins,
     store.failing_reads.store(3, Ordering::SeqCst);
@@ -402,9 +407,7 @@ async fn who_waits_goes_on_waiting_while_the_store_is_away() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_what_is_spoilt_is_told_so() {
-    let mut store = None;
-    let (ledger, _) = ledger_over(|clock| store.insert(Arc::new(FaultyStore::new(clock))).clone());
-    let store = store.unwrap();
+    let (ledger, store) = ledger_over_faulty();
     let (id, owner) = (create(&ledger).await.id, alice());
     let waiting = async { ledger.wait(&owner, id, |_| false).await };
     let spoiling = async {

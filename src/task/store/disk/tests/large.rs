@@ -28,6 +28,14 @@ async fn open(store: &DiskStore, task: &Task) -> Large {
     }
 }
 
+/// A large result, and somebody who has read its first piece.
+async fn begun(store: &DiskStore) -> (Arc<Task>, Large) {
+    let task = large(store).await;
+    let mut reader = open(store, &task).await;
+    reader.pieces.next().await.unwrap().unwrap();
+    (task, reader)
+}
+
 fn spoil(store: &DiskStore, piece: u32) {
     let transaction = store.shared.file.begin_write().unwrap();
     let mut pieces = transaction.open_table(PIECES).unwrap();
@@ -41,9 +49,7 @@ fn spoil(store: &DiskStore, piece: u32) {
 #[tokio::test]
 async fn a_fault_is_found_before_anything_is_read_or_before_the_last_piece_is() {
     let store = store();
-    let task = large(&store).await;
-    let mut reader = open(&store, &task).await;
-    reader.pieces.next().await.unwrap().unwrap();
+    let (task, mut reader) = begun(&store).await;
     spoil(&store, 100);
     // Who comes now gets nothing,
     for _ in 0..2 {
@@ -68,9 +74,7 @@ async fn a_fault_is_found_before_anything_is_read_or_before_the_last_piece_is() 
 #[tokio::test]
 async fn a_task_that_goes_ends_its_readers_and_no_other_task_is_read_in_its_place() {
     let store = store();
-    let task = large(&store).await;
-    let mut reader = open(&store, &task).await;
-    reader.pieces.next().await.unwrap().unwrap();
+    let (task, mut reader) = begun(&store).await;
     store.purge(task.expires_at().plus(Duration::from_secs(1)), 10).await.unwrap();
     assert!(matches!(reader.pieces.next().await, Err(StoreError::NotFound)));
     // The row is another's now.
