@@ -11,15 +11,19 @@ pub mod project;
 pub mod subscription;
 pub mod version;
 
+use memchr::memmem;
+
 /// The `_meta` key that ties a message to a task (2025-11-25 tasks, "Related Task Metadata").
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// What stands in that key, unless more than the slash before it is escaped ([`may_hold`]).
 pub const RELATED_TASK_WORD: &str = "related-task";
 
-/// Whether a JSON text may have a word in it: the word stands there, or something is escaped, which could spell it otherwise.
+/// Whether a JSON text may have a word of letters in it: the word stands there, or something is escaped by its number, which
+/// could spell it otherwise (RFC 8259, 7: no letter has another escape).
 #[must_use]
-pub fn may_hold(text: &str, word: &str) -> bool {
-    text.contains(word) || text.contains('\\')
+pub fn may_hold(text: impl AsRef<[u8]>, word: &str) -> bool {
+    let has = |word: &str| memmem::find(text.as_ref(), word.as_bytes()).is_some();
+    has(word) || has("\\u")
 }
 
 /// The `_meta` key for text that a client may give its model at once (2025-11-25 tasks, "Model Immediate Response").

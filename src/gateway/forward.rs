@@ -360,7 +360,7 @@ fn without_related(body: Bytes) -> Bytes {
         let text = message.get(payload).map(core::without_related)?;
         Some(message.set(payload, text).to_json())
     };
-    let may_name_one = std::str::from_utf8(&body).is_ok_and(|body| may_hold(body, RELATED_TASK_WORD));
+    let may_name_one = may_hold(&body, RELATED_TASK_WORD);
     may_name_one.then(whole).flatten().map_or(body, Bytes::from)
 }
 

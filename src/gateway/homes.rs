@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memchr::memmem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::jsonrpc::{Message, string_value};
+use crate::mcp::may_hold;
 use crate::replica::{Replicas, Standing};
 use crate::task::{Holder, SessionNumber, StoreError};
 use crate::tenant::Principal;
@@ -473,8 +473,7 @@ impl Gateway {
     /// Which process a request of the stateless era says that it goes on from.
     fn holder_named(&self, body: &[u8]) -> Option<Holder> {
         // Most requests have neither, and are not parsed here.
-        let has = |member: &str| memmem::find(body, member.as_bytes()).is_some();
-        if !has("requestState") && !has("\"cursor\"") {
+        if !may_hold(body, "requestState") && !may_hold(body, "\"cursor\"") {
             return None;
         }
         let Ok(Message::Request { params: Some(params), .. }) = Message::parse(body) else { return None };

@@ -162,8 +162,9 @@ async fn a_stop_ends_nobody_s_session() {
 #[tokio::test]
 async fn a_call_that_waits_for_its_client_is_found_wherever_the_next_call_lands() {
     let gateway = three().start().await;
-    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
-    for name in ["Ann", "Bob", "Cy", "Di"] {
+    let client = || gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    let (plain, escaping) = (client(), client().spelling("requestState", "request\\u0053tate"));
+    for (name, client) in [("Ann", &plain), ("Bob", &plain), ("Cy", &plain), ("Di", &escaping), ("Ed", &escaping)] {
         let asked = client.call("ask", json!({})).await;
         let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
         let answer = json!({"action": "accept", "content": {"name": name}});
@@ -172,7 +173,7 @@ async fn a_call_that_waits_for_its_client_is_found_wherever_the_next_call_lands(
         let done = client.result("tools/call", params).await;
         assert_eq!(done["content"][0]["text"], format!("Hello, {name}"));
     }
-    assert_eq!(gateway.upstream.stats().tool("ask").started, 4);
+    assert_eq!(gateway.upstream.stats().tool("ask").started, 5);
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //! one step.
 //!
 //! Everything of one tenant is in one slot of a cluster. What spans tenants (who has something to purge, who holds tasks of
-//! whom) lives in small indexes, which are written after a task is there and before its creation is acknowledged, so that
-//! none that anybody knows of is missed. Time is the server's: scripts judge expiry by it and stamp records with it.
+//! whom) lives in small indexes, which are written before a task is there, so that none is missed whose maker dies, and again
+//! after, before its creation is acknowledged, since they are tidied up meanwhile. Time is the server's: scripts judge expiry by it and stamp records with it.
 
 mod jobs;
 mod keys;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use futures_util::future::join;
+use futures_util::future::join3;
 use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
@@ -246,11 +246,18 @@ impl Inner {
         args.extend([draft.unwrap_or_default(), &interval, &burst].map(str::as_bytes));
         let creating = self.of_tenant(&self.scripts.create, &tenant, &args);
         let indexing = || self.index(&tenant, &task.holder, Some((&expiry, &sent)));
+        // Before, so that the task is found where this process dies between; after, since who tidies up before the task is there
+        // may strike the note out.
+        let is_ordered = self.hub.is_ordered();
+        if !is_ordered {
+            indexing().await?;
+        }
         // Also where whoever wants the task goes away meanwhile.
         let mut doubt = CreationInDoubt { inner: self, owner: Arc::clone(&task.owner), id: task.id, is_over: false };
-        let (made, indexed) = if self.hub.is_ordered() {
+        let (made, indexed) = if is_ordered {
             // Sent together, carried out one after the other.
-            join(creating, indexing()).await
+            let (_noted, made, indexed) = join3(indexing(), creating, indexing()).await;
+            (made, indexed)
         } else {
             match creating.await {
                 Ok(made) => (Ok(made), indexing().await),

@@ -80,9 +80,19 @@ async function hasBegun() {
   return entries.some(({ event, label }) => event === 'started' && label === options.label)
 }
 
+const soon = () => new Promise((resolve) => setTimeout(resolve, 20))
+
 /** Waits for that: a call that is cancelled before it is sent never happened, which shows nothing. */
 export async function begun() {
-  while (!(await hasBegun())) await new Promise((resolve) => setTimeout(resolve, 20))
+  while (!(await hasBegun())) await soon()
+}
+
+/**
+ * Waits for what comes on the session's own stream, which nothing orders with the answers of other requests: the end of a
+ * task may be read before its last progress. What has not come after a while never will, and the check then says so.
+ */
+export async function arrived(hasCome) {
+  for (let times = 0; times < 500 && !hasCome(); times++) await soon()
 }
 
 /** A result without what a gateway has to add to it: the related task. */

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 30.0
+SOON = 0.02  # seconds
 RELATED = "io.modelcontextprotocol/related-task"
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
@@ -102,7 +103,16 @@ def _has_begun() -> bool:
 async def begun() -> None:
     """Waits for that: a call that is cancelled before it is sent never happened, which shows nothing."""
     while not await asyncio.to_thread(_has_begun):
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(SOON)
+
+
+async def arrived(has_come: Callable[[], bool]) -> None:
+    """Waits for what comes on the session's own stream, which nothing orders with the answers of other requests: the end of a
+    task may be read before its last progress. What has not come after a while never will, and the check then says so."""
+    for _ in range(500):
+        if has_come():
+            return
+        await asyncio.sleep(SOON)
 
 
 def as_json(model: Any) -> dict[str, Any]:

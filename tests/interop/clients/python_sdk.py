@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from checks import (
-    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, begun, check, expect, expect_same, expected_support, options, policy,
-    related_task, sure, tools, without_related_task,
+    INVALID_PARAMS, METHOD_NOT_FOUND, NOBODY, arrived, begun, check, expect, expect_same, expected_support, options,
+    policy, related_task, sure, tools, without_related_task,
 )
 from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamablehttp_client
@@ -140,8 +140,9 @@ async def progresses(there: Connection) -> None:
     task = await there.create(tools["steps"], meta={"progressToken": "my-token"})
     status, _ = await there.poll(task.taskId)
     expect(status.status == "completed", f"ended as {status.status}")
-    expected = [("my-token", float(step + 1)) for step in range(tools["progress"])]
-    expect_same(sure(there.progress), sure(expected), "progress")
+    expected = sure([("my-token", float(step + 1)) for step in range(tools["progress"])])
+    await arrived(lambda: len(there.progress) >= len(expected))
+    expect_same(sure(there.progress), expected, "progress")
 
 
 async def cancels(there: Connection) -> None:

@@ -13,12 +13,13 @@ pub(crate) struct Stateless {
     client: Client,
     capabilities: Value,
     meta: Value,
+    spelled: Vec<(&'static str, &'static str)>,
 }
 
 impl Stateless {
     /// One that declares nothing.
     pub(crate) fn of(opening: Opening) -> Self {
-        Self { client: opening.silent(), capabilities: json!({}), meta: json!({}) }
+        Self { client: opening.silent(), capabilities: json!({}), meta: json!({}), spelled: Vec::new() }
     }
 
     /// Declares this, and nothing else.
@@ -35,6 +36,12 @@ impl Stateless {
     /// Says this too in the metadata of each request.
     pub(crate) fn saying(mut self, key: &str, value: Value) -> Self {
         self.meta[key] = value;
+        self
+    }
+
+    /// Spells a word otherwise in the body of each request.
+    pub(crate) fn spelling(mut self, word: &'static str, otherwise: &'static str) -> Self {
+        self.spelled.push((word, otherwise));
         self
     }
 
@@ -56,7 +63,8 @@ impl Stateless {
     pub(crate) async fn request(&self, method: &str, params: Value) -> Answer {
         let (headers, body) = self.envelope(method, params);
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        self.client.post_with(&headers, body.to_string()).await
+        let respell = |body: String, (word, otherwise): &(&str, &str)| body.replace(word, otherwise);
+        self.client.post_with(&headers, self.spelled.iter().fold(body.to_string(), respell)).await
     }
 
     /// Sends a request that is answered in a 200; the response.

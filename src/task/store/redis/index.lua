@@ -1,5 +1,5 @@
--- Notes that a tenant has a task that expires then, and that a holder has some of it. Called after the task is there, so
--- that who tidies up meanwhile sees one or the other.
+-- Notes that a tenant has a task that expires then, and that a holder has some of it. Called before the task is there, in case
+-- that its process dies, and after, so that who tidies up meanwhile sees one or the other.
 -- KEYS: due, holders, of:HOLDER. ARGV: tenant, holder, expiry and when it was sent; nothing where that is known.
 if ARGV[3] ~= '' then
   local clock = redis.call('TIME')
