@@ -191,6 +191,9 @@ impl<'a> Event<'a> {
 /// can be passed on unread.
 #[must_use]
 pub fn plain_events(bytes: &[u8]) -> Option<bool> {
+    if plain_message(bytes).is_some() {
+        return Some(true);
+    }
     if !bytes.ends_with(b"\n\n") && !bytes.ends_with(b"\n\r\n") {
         return None;
     }
@@ -212,6 +215,15 @@ pub fn plain_events(bytes: &[u8]) -> Option<bool> {
         }
     }
     Some(has_messages)
+}
+
+/// The data of bytes that are one message and nothing else, in the form in which nearly all come: one line of data, with or
+/// without its name.
+#[must_use]
+pub fn plain_message(bytes: &[u8]) -> Option<&[u8]> {
+    let field = bytes.strip_prefix(b"event: message\n").unwrap_or(bytes);
+    let data = field.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
+    (!data.is_empty() && memchr2(b'\n', b'\r', data).is_none()).then_some(data)
 }
 
 /// The data of the last message in whole events.

@@ -231,6 +231,12 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// Ends a session. Best effort; an unknown session is no error.
     async fn close(&self, session: &SessionKey);
 
+    /// Whether answers are handed over by jobs of their own, one piece at a time: whoever has taken one lets others run before
+    /// there can be more.
+    fn hands_over(&self) -> bool {
+        true
+    }
+
     /// Whether the sessions that it opens live and end with this process.
     fn binds_sessions(&self) -> bool {
         false

@@ -146,7 +146,7 @@ const PASSES: [Pass; 7] = [
 ];
 
 /// The same in the modern era, as far as the work differs.
-const MODERN_PASSES: [Pass; 4] = [
+const MODERN_PASSES: [Pass; 5] = [
     Pass {
         era: Era::Modern,
         name: "modern-small-16",
@@ -178,6 +178,14 @@ const MODERN_PASSES: [Pass; 4] = [
         action: closed(Tool::Burst, 16),
         judged: Figure::Cpu,
         at_most: 0.35,
+    },
+    Pass {
+        era: Era::Modern,
+        name: "modern-paced",
+        title: "50 events 2 ms apart without sessions, 16 connections",
+        action: closed(Tool::Paced, 16),
+        judged: Figure::Cpu,
+        at_most: 1.2,
     },
 ];
 

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::Notify;
 
 /// The answers of one connection that are being read.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     answers: Mutex<Vec<(Weak<Answer>, u64)>>,
-    first: Notify,
+    have_begun: AtomicBool,
 }
 
 /// How far one has come.
@@ -29,6 +28,16 @@ struct Answer {
 }
 
 impl Readers {
+    /// Notes that there will be answers to watch.
+    pub(super) fn begin(&self) {
+        self.have_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there may be any. Before, nothing can be [stalled](Self::stalled).
+    pub(super) fn have_begun(&self) -> bool {
+        self.have_begun.load(Ordering::Relaxed)
+    }
+
     /// The body, which tells how it is read where `is_watched`.
     pub(super) fn watch<B>(&self, body: B, is_watched: bool) -> Watched<B> {
         let answer = is_watched.then(|| {
@@ -39,7 +48,6 @@ impl Readers {
                 answers.retain(|(answer, _)| answer.strong_count() > 0);
             }
             answers.push((Arc::downgrade(&answer), 0));
-            self.first.notify_one();
             answer
         });
         Watched { body, rest: Bytes::new(), answer }
@@ -47,7 +55,6 @@ impl Readers {
 
     /// Resolves when one of the answers has not been read for that long; at the latest after twice as long.
     pub(super) async fn stalled(&self, limit: Duration) {
-        self.first.notified().await;
         while !self.look() {
             tokio::time::sleep(limit).await;
         }

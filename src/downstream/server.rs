@@ -1,9 +1,11 @@
 //! The listener: accepts connections, shakes hands where TLS is spoken, gives each connection to one of the threads in a job
 //! of its own, and lets them finish when it is told to stop.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::TryFutureExt;
@@ -191,6 +193,9 @@ impl Door {
         let (watching, guard) = (Arc::clone(&readers), self.guard.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (watching, is_watched) = (Arc::clone(&watching), request.version() == Version::HTTP_2);
+            if is_watched {
+                watching.begin();
+            }
             let answering = match &guard {
                 None => Either::Left(Arc::clone(&endpoints).handle(peer, request)),
                 Some(guard) => Either::Right(Arc::clone(guard).handle(Arc::clone(&endpoints), request)),
@@ -198,12 +203,18 @@ impl Door {
             answering.map_ok(move |answer| answer.map(|body| watching.watch(body, is_watched)))
         });
         async move {
-            let serving = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
-            tokio::select! {
-                ended = serving => if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection ended with an error");
-                },
-                () = readers.stalled(limit) => tracing::debug!("a connection ended because its client did not read"),
+            let mut serving = pin!(watcher.watch(builder.serve_connection(TokioIo::new(stream), service)));
+            let mut stalled = pin!(readers.stalled(limit));
+            let ended = poll_fn(|cx| match serving.as_mut().poll(cx) {
+                Poll::Ready(ended) => Poll::Ready(Some(ended)),
+                // On HTTP/1 nobody is watched, and this is polled with each event that passes.
+                Poll::Pending if readers.have_begun() => stalled.as_mut().poll(cx).map(|()| None),
+                Poll::Pending => Poll::Pending,
+            });
+            match ended.await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "a connection ended with an error"),
+                None => tracing::debug!("a connection ended because its client did not read"),
             }
         }
     }

@@ -166,6 +166,7 @@ impl Gateway {
             rewrite: manner.rewrite.clone(),
             filters: manner.filters,
             keeps_complete: manner.keeps_complete || manner.rewrite.is_none(),
+            is_handed_over: call.route.upstream.hands_over(),
             deadline: now + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,

@@ -186,7 +186,9 @@ impl Relay {
                         None => self.finish(),
                         Some(Ok(frame)) => {
                             let chunk = frame.into_data().unwrap_or_default();
-                            if is_burst && !self.gathered { self.gather(&chunk) } else { self.pass_chunk(chunk) }
+                            // More came as soon as others had run: events that are paced may be late, but not like this.
+                            let comes_in_pieces = is_burst && self.seen > 0;
+                            if comes_in_pieces && !self.gathered { self.gather(&chunk) } else { self.pass_chunk(chunk) }
                         }
                         Some(Err(error)) => self.lose(&error),
                     },
@@ -243,6 +245,12 @@ impl Relay {
     /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
     fn pass_chunk(&mut self, chunk: Bytes) {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
+        if let Some(([before, after], token)) = plan.plain_progress(&chunk).zip(plan.token())
+            && framer.pass(&chunk).is_some()
+        {
+            self.out.reserve(chunk.len() + token.len());
+            return [before, token, after].into_iter().for_each(|part| self.out.extend_from_slice(part));
+        }
         let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
             // About as much will be passed on.
@@ -444,7 +452,8 @@ impl HttpBody for Relay {
         if is_late {
             this.time_out();
         }
-        let is_burst = this.written.is_some_and(|written| now - written < BURST);
+        let is_handed_over = this.plan.as_ref().is_some_and(|plan| plan.is_handed_over);
+        let is_burst = is_handed_over && this.written.is_some_and(|written| now - written < BURST);
         let filled = this.fill(cx, is_burst);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {

@@ -166,6 +166,10 @@ proptest! {
         lines in proptest::collection::vec("(data: ?|:|event: message|id: |retry: |)[x\r]{0,2}\r?", 0..6),
     ) {
         let text = format!("{}\n\n", lines.join("\n"));
+        if let Some(data) = plain_message(text.as_bytes()) {
+            prop_assert_eq!(plain_events(text.as_bytes()), Some(true));
+            prop_assert_eq!(events(&[text.as_bytes()]), [(None, Some(data.to_vec()))]);
+        }
         if let Some(has_messages) = plain_events(text.as_bytes()) {
             let frames = frames(&[text.as_bytes()]);
             let events: Vec<Event<'_>> = frames.iter().map(|frame| Event::parse(frame)).collect();

@@ -470,6 +470,10 @@ impl Upstream for Http {
         }
     }
 
+    fn hands_over(&self) -> bool {
+        matches!(self.shared, Connections::Secure(_))
+    }
+
     async fn close(&self, session: &SessionKey) {
         if session.id.is_none() {
             return;

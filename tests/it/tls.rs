@@ -257,6 +257,24 @@ async fn servers_are_trusted_and_shown_certificates_as_configured() {
     jobs.stopping().cancel();
 }
 
+/// With TLS pieces are handed over by a job, and others join them: they stay in order and complete.
+#[tokio::test]
+async fn a_burst_inside_tls_arrives_in_order() {
+    let (authority, jobs) = (authority(), Jobs::default());
+    let server = Server::start_on_loopback(Options::default()).await.unwrap();
+    let url = guarded(&authority, &server, &jobs).await;
+    let tls = format!("tls: {{ca: \"{}\", {}}}", authority.file().display(), authority.keys("tls"));
+    let gateway = Gateway::setup().in_front_of(&url).upstream(&tls).start().await;
+    let client = gateway.open().await;
+    let call = client.request("tools/call", json!({"name": "log", "arguments": {"messages": 2000}})).await;
+    let messages = call.messages().await;
+    let numbers: Vec<u64> =
+        messages.iter().filter_map(|message| message["params"]["data"]["number"].as_u64()).collect();
+    assert_eq!(numbers, (1..=2000).collect::<Vec<_>>());
+    assert_eq!(text_of(messages.last().unwrap()), "logged");
+    jobs.stopping().cancel();
+}
+
 #[tokio::test]
 async fn sighup_takes_new_certificates() {
     let (authority, server) = (authority(), Server::start_on_loopback(Options::default()).await.unwrap());

@@ -46,6 +46,10 @@ pub(super) fn answers(message: &[u8], id: &Id) -> bool {
 
 /// Whether one of these whole events answers a request. Only those around one of the words are read.
 pub(super) fn chunk_answers(chunk: &Bytes, id: &Id) -> bool {
+    // What begins with its method is no response, whatever follows.
+    if sse::plain_message(chunk).is_some_and(|data| data.starts_with(b"{\"jsonrpc\":\"2.0\",\"method\":")) {
+        return false;
+    }
     let mut from = 0;
     while let Some(place) = chunk.get(from..).and_then(outcome).map(|place| from + place) {
         // Where lines end with CR LF there may be others between these bounds, but never half of one.
@@ -98,6 +102,16 @@ mod tests {
             r#"{"jsonrpc":"2.0","method":"y"}"#,
         ];
         let id = Id::number(7);
+        for (message, is_answer) in others.map(|other| (other, false)).into_iter().chain([
+            (answer, true),
+            (r#"{"id":7,"result":{},"jsonrpc":"2.0"}"#, true),
+            // One of its own, whatever else it claims to be.
+            (r#"{"jsonrpc":"2.0","method":"x","id":7,"result":{}}"#, false),
+        ]) {
+            let chunk = sse::write_event(None, message.as_bytes());
+            assert_eq!(chunk_answers(&chunk, &id), is_answer, "{message}");
+            assert_eq!(is_response(message.as_bytes(), &id), is_answer, "{message}");
+        }
         for end in ["\n", "\r\n"] {
             let event = |data: &str| format!("event: message{end}data: {data}{end}{end}");
             let split = format!("data: {{\"jsonrpc\":\"2.0\",{end}data: \"id\":7,\"result\":{{}}}}{end}{end}");

@@ -19,6 +19,7 @@ use crate::gateway::{Gate, Gateway, Route};
 use crate::jsonrpc::{self, Defect, Id, Message, Outcome, Raw};
 use crate::mcp::input::is_plainly_complete;
 use crate::metrics::Counted;
+use crate::sse;
 use crate::tenant::fair::Permit;
 use crate::upstream::Body;
 
@@ -88,6 +89,10 @@ pub(in crate::gateway) struct Plan {
     pub filters: bool,
     /// It leaves complete results as they are.
     pub keeps_complete: bool,
+    /// What comes is handed over piece by piece ([`Upstream::hands_over`]).
+    ///
+    /// [`Upstream::hands_over`]: crate::upstream::Upstream::hands_over
+    pub is_handed_over: bool,
     /// When to give up.
     pub deadline: Instant,
     /// How long the answer may be silent.
@@ -215,11 +220,7 @@ impl Plan {
     /// client's own.
     pub(super) fn plain_progress<'f>(&self, frame: &'f [u8]) -> Option<[&'f [u8]; 2]> {
         let Minted { id, .. } = self.minted.as_ref().filter(|minted| minted.token.is_some())?;
-        let field = frame.strip_prefix(b"event: message\n").unwrap_or(frame);
-        let data = field.strip_prefix(b"data: ")?.strip_suffix(b"\n\n")?;
-        if memchr::memchr2(b'\n', b'\r', data).is_some() {
-            return None;
-        }
+        let data = sse::plain_message(frame)?;
         let found = usual_progress(data).or_else(|| other_progress(data).map(str::as_bytes));
         let found = found.filter(|found| *found == id.as_json().as_bytes())?;
         let place = found.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;

@@ -88,7 +88,8 @@ impl Pool {
             self.connector.clone().call(self.url.clone()).await.map_err(|error| Error::Connect(error.into()))?;
         let (sender, connection) = handshake(socket).await.map_err(|error| Error::Connect(error.into()))?;
         let bell = Arc::new(Bell::default());
-        Ok(Pooled { sender, connection: Box::new(connection), waker: Arc::clone(&bell).into(), bell })
+        let waker = Arc::clone(&bell).into();
+        Ok(Pooled { sender, connection: Box::new(connection), bell, waker, is_waited_for: false })
     }
 
     async fn exchange(
@@ -167,19 +168,26 @@ struct Pooled {
     bell: Arc<Bell>,
     /// The bell's.
     waker: Waker,
+    /// There was nothing when it was last polled, and the bell had not rung since.
+    is_waited_for: bool,
 }
 
 impl Pooled {
     /// Polls for what only the connection makes ready, and carries that on while there is nothing. One that has ended is dropped.
+    /// Before the bell has rung there is nothing new: hyper asks for a body three times for each piece that goes out.
     fn poll<T>(
         pooled: &mut Option<Self>,
         cx: &mut Context<'_>,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         let Some(carried) = pooled else { return poll(cx) };
+        if carried.is_waited_for && !carried.bell.rings(cx) {
+            return Poll::Pending;
+        }
+        let was_waited_for = std::mem::take(&mut carried.is_waited_for);
         carried.bell.hush();
         let nobody = &mut Context::from_waker(Waker::noop());
-        if let ready @ Poll::Ready(_) = poll(nobody) {
+        if !was_waited_for && let ready @ Poll::Ready(_) = poll(nobody) {
             return ready;
         }
         let connection = Pin::new(&mut *carried.connection);
@@ -191,7 +199,7 @@ impl Pooled {
         if let ready @ Poll::Ready(_) = poll(nobody) {
             return ready;
         }
-        carried.bell.listen(cx);
+        carried.is_waited_for = carried.bell.listen(cx);
         Poll::Pending
     }
 }
@@ -210,11 +218,19 @@ impl Bell {
         self.rang.store(false, Ordering::Relaxed);
     }
 
-    fn listen(&self, cx: &Context<'_>) {
+    /// Whether it has rung since somebody listens; if not, the one who asks is who listens now.
+    fn rings(&self, cx: &Context<'_>) -> bool {
         self.listener.register(cx.waker());
-        if self.rang.swap(false, Ordering::AcqRel) {
+        self.rang.load(Ordering::Acquire)
+    }
+
+    /// Wakes the listener at once where it has rung meanwhile, and says whether it has not.
+    fn listen(&self, cx: &Context<'_>) -> bool {
+        let rang = self.rings(cx);
+        if rang {
             cx.waker().wake_by_ref();
         }
+        !rang
     }
 }
 

@@ -119,6 +119,28 @@ async fn a_body_brings_its_connection_back_at_its_end() {
 }
 
 #[tokio::test]
+async fn whoever_asked_last_hears_of_the_next_piece() {
+    let server = Server::start().await;
+    let (asked, mut socket) = server.asked("pieces").await;
+    say(&mut socket, CHUNKED).await;
+    let mut body = asked.await.unwrap().unwrap().into_body();
+    for piece in ["one", "two"] {
+        let bells = [(); 4].map(|()| Arc::new(Bell::default()));
+        for bell in &bells {
+            let waker = Waker::from(Arc::clone(bell));
+            assert!(Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)).is_pending());
+        }
+        say(&mut socket, &format!("3\r\n{piece}\r\n")).await;
+        let [.., third, last] = &bells;
+        while !last.rang.load(Ordering::Acquire) {
+            tokio::task::yield_now().await;
+        }
+        assert!(!third.rang.load(Ordering::Acquire));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), piece);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_given_up_closes_its_connection_unless_its_end_is_here() {
     let server = Server::start().await;
     let (asked, mut socket) = server.asked("head").await;
