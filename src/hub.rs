@@ -9,6 +9,7 @@ mod advice;
 mod connection;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct Script {
     code: redis::Script,
     text: String,
     limit: Duration,
+    /// The last connection on which the server has run it; 0 for none.
+    known_on: AtomicU64,
 }
 
 impl Script {
@@ -69,7 +72,7 @@ impl Script {
     #[must_use]
     pub fn new(parts: &[&str]) -> Self {
         let text = parts.concat();
-        Self { code: redis::Script::new(&text), text, limit: COMMAND }
+        Self { code: redis::Script::new(&text), text, limit: COMMAND, known_on: AtomicU64::new(0) }
     }
 
     /// The same with so long to take.
@@ -191,6 +194,14 @@ impl Hub {
         self.inner.link.borrow().connection.as_ref().is_some_and(Connection::is_ordered)
     }
 
+    /// Whether these scripts are carried out in the order in which they were begun: on one connection, to a server that knows them.
+    /// One that does not know a script is sent its text after whatever was begun meanwhile.
+    #[must_use]
+    pub fn keeps_order(&self, scripts: &[&Script]) -> bool {
+        let connection = self.connections();
+        self.is_ordered() && scripts.iter().all(|script| script.known_on.load(Ordering::Relaxed) == connection)
+    }
+
     /// Resolves each time that messages may have been lost and are heard again.
     #[must_use]
     pub fn renewals(&self) -> Renewals {
@@ -214,12 +225,17 @@ impl Hub {
             command.arg(keys.len()).arg(keys).arg(args);
             command
         };
-        match self.run_within(&with_args(script.by_digest()), script.limit).await {
+        let connection = self.connections();
+        let done = match self.run_within(&with_args(script.by_digest()), script.limit).await {
             Err(HubError::Failed(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.run_within(&with_args(script.by_text()), script.limit).await
             }
             done => done,
+        };
+        if done.is_ok() {
+            script.known_on.store(connection, Ordering::Relaxed);
         }
+        done
     }
 
     /// Runs a command.

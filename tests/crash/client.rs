@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::{Client as Pool, connect::HttpConnector};
@@ -19,6 +20,8 @@ use super::fleet::Places;
 pub(crate) const KEY: &str = "key-of-crash";
 /// How soon one who needs an answer asks again.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How long one request may take. None of them waits for a tool: a gateway that lives answers at once.
+const PATIENCE: Duration = Duration::from_secs(30);
 const MODERN: &str = "2026-07-28";
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
@@ -135,9 +138,17 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let response = self.http.request(request.body(Full::from(body.to_string())).unwrap()).await.ok()?;
-        let session = response.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
-        let bytes = response.into_body().collect().await.ok()?.to_bytes();
+        let request = request.body(Full::from(body.to_string())).unwrap();
+        let url = request.uri().clone();
+        let answered = async {
+            let response = self.http.request(request).await.ok()?;
+            let session = response.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
+            Some((session, response.into_body().collect().await.ok()?.to_bytes()))
+        };
+        let Ok(answered) = tokio::time::timeout(PATIENCE, answered).await else {
+            panic!("{url} did not answer {body} within {PATIENCE:?}, sent with {headers:?}");
+        };
+        let (session, bytes) = answered?;
         Some((session, String::from_utf8(bytes.to_vec()).unwrap()))
     }
 
@@ -240,18 +251,30 @@ impl Client {
 
     /// Waits until every task of the route has ended, those too of which no client ever heard. Open questions are answered, as a
     /// client would; each is told first, with its task.
-    pub(crate) async fn settle(&self, asked: impl Fn(&str, &str)) {
+    async fn settle(&self, asked: impl Fn(&str, &str)) {
         loop {
             let open = sure(async || self.open_tasks().await).await;
-            let Some(id) = open.last() else { return };
-            let shown = sure(async || self.shown(id).await).await.expect("a task that is listed");
-            for question in &shown.open {
-                asked(id, question);
-                self.answer(id, question).await;
+            if open.is_empty() {
+                return;
             }
-            if shown.open.is_empty() {
+            let mut is_asked = false;
+            // All of them: one may wait for the place of another, which waits for an answer.
+            for id in &open {
+                let shown = sure(async || self.shown(id).await).await.expect("a task that is listed");
+                for question in &shown.open {
+                    is_asked = true;
+                    asked(id, question);
+                    self.answer(id, question).await;
+                }
+            }
+            if !is_asked {
                 tokio::time::sleep(AGAIN).await;
             }
         }
     }
+}
+
+/// Waits until every task has ended, as [`Client::settle`] says. Those of one route may wait for places that the other's have.
+pub(crate) async fn settle(clients: &[Client], asked: impl Fn(&str, &str)) {
+    join_all(clients.iter().map(|client| client.settle(&asked))).await;
 }

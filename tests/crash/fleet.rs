@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use super::client::KEY;
+use super::redis::held;
 use super::within;
 
 /// What each tenant may have at the same time.
@@ -95,6 +96,14 @@ impl Fleet {
     /// Starts one again that was killed, as another life of the same replica.
     pub(crate) async fn restart(&mut self, number: usize) {
         self.gateways[number] = self.launch(number).await;
+    }
+
+    /// Who holds what, where the store can be asked.
+    pub(crate) async fn held(&self) -> String {
+        match &self.kept {
+            Kept::Redis(addresses) => held(addresses[0]).await,
+            Kept::Memory | Kept::Disk(_) => String::new(),
+        }
     }
 
     /// What all of them have logged in their present lives.

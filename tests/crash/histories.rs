@@ -9,7 +9,7 @@ use serde_json::json;
 use taskgate::jobs::Jobs;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Client, Route};
+use super::client::{Client, Route, settle};
 use super::fleet::{Fleet, Kept};
 use super::history::History;
 use super::proxy::{Proxy, Wire};
@@ -179,10 +179,8 @@ pub(crate) async fn run(seed: u64) -> (usize, usize) {
         within("a batch", async { tokio::join!(harmed, load) }).await;
     }
     // Now that everything is whole, no task stays open.
-    for route in [Route::Legacy, Route::Modern] {
-        let client = Client::opened(places.clone(), route).await;
-        let settled = tokio::time::timeout(PATIENCE, client.settle(|_, _| {})).await;
-        assert!(settled.is_ok(), "tasks stay open on {route:?}:\n{}", fleet.logs());
-    }
+    let clients = [Route::Legacy, Route::Modern].map(|route| Client::opened(places.clone(), route));
+    let settled = tokio::time::timeout(PATIENCE, async { settle(&join_all(clients).await, |_, _| {}).await }).await;
+    assert!(settled.is_ok(), "tasks stay open:\n{}\n{}", fleet.held().await, fleet.logs());
     history.check()
 }

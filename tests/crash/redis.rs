@@ -29,6 +29,30 @@ pub(crate) fn is_there() -> bool {
     is_there
 }
 
+/// Whose lease runs, who is looked after when it does not, and each unfinished task with its state, holder and epoch.
+const HELD: &str = "EVAL \"local told = {'leases:', unpack(redis.call('KEYS', '{*}:lease:*'))} \
+    for _, of in ipairs(redis.call('KEYS', '{*}:of:*')) do told[#told + 1] = of end \
+    told[#told + 1] = 'holders: ' .. table.concat(redis.call('SMEMBERS', '{taskgate}:holders'), ' ') \
+    for _, key in ipairs(redis.call('KEYS', '{*}:t:*')) do \
+      local of = redis.call('HMGET', key, 's', 'h', 'e') \
+      if of[1] ~= 'e' then told[#told + 1] = key .. ' ' .. table.concat(of, ' ') end \
+    end \
+    return told\" 0";
+
+/// What the server at that address knows of who holds what.
+pub(crate) async fn held(address: SocketAddr) -> String {
+    let said = say(address, HELD).await.unwrap_or_default();
+    said.lines().filter(|line| !line.starts_with(['$', '*'])).collect::<Vec<_>>().join("\n")
+}
+
+async fn say(address: SocketAddr, line: &str) -> Option<String> {
+    let mut socket = TcpStream::connect(address).await.ok()?;
+    socket.write_all(format!("{line}\r\n").as_bytes()).await.ok()?;
+    let mut said = vec![0; 64 * 1024];
+    let length = socket.read(&mut said).await.ok()?;
+    String::from_utf8(said[..length].to_vec()).ok()
+}
+
 impl Redis {
     pub(crate) async fn start() -> Self {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -52,11 +76,7 @@ impl Redis {
 
     /// Says one line to it; what it says to that.
     pub(crate) async fn say(&self, line: &str) -> Option<String> {
-        let mut socket = TcpStream::connect(self.address).await.ok()?;
-        socket.write_all(format!("{line}\r\n").as_bytes()).await.ok()?;
-        let mut said = vec![0; 4096];
-        let length = socket.read(&mut said).await.ok()?;
-        String::from_utf8(said[..length].to_vec()).ok()
+        say(self.address, line).await
     }
 
     /// Makes it follow another one, or nobody.

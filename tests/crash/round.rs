@@ -1,16 +1,18 @@
 //! One round: load, deaths under it, and then what must be true of everything that was acknowledged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use taskgate::jobs::Jobs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Client, Route, sure};
+use super::client::{Client, Route, settle, sure};
 use super::fleet::{Fleet, Kept, QUEUED, RUNNING};
 use super::seed::Chance;
 use super::upstream::{TOOLS, Upstream};
@@ -185,30 +187,32 @@ pub(crate) async fn run(kept: Kept, seed: u64) -> usize {
     let tasks = notes.all();
     let stage = Mutex::new(String::new());
     let settled = async {
-        for route in [Route::Legacy, Route::Modern] {
-            *stage.lock().unwrap() = format!("tasks of {route:?} end");
-            let client = Client::opened(fleet.places.clone(), route).await;
-            client
-                .settle(|id, question| {
-                    let tasks = notes.tasks.lock().unwrap();
-                    // One that is run again asks again.
-                    if let Some(known) = tasks.get(id).filter(|known| known.tool != "again") {
-                        assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?}");
-                    }
-                })
-                .await;
+        *stage.lock().unwrap() = "tasks end".to_owned();
+        let clients = [Route::Legacy, Route::Modern].map(|route| Client::opened(fleet.places.clone(), route));
+        let clients = join_all(clients).await;
+        let asked = |id: &str, question: &str| {
+            let tasks = notes.tasks.lock().unwrap();
+            // One that is run again asks again.
+            if let Some(known) = tasks.get(id).filter(|known| known.tool != "again") {
+                assert!(!known.answered.contains(question), "an answer of {id} was lost: {known:?}");
+            }
+        };
+        settle(&clients, asked).await;
+        for (route, client) in [Route::Legacy, Route::Modern].into_iter().zip(&clients) {
             *stage.lock().unwrap() = format!("what was acknowledged of {route:?} is there");
-            check(&client, &notes, &tasks, route).await;
+            check(client, &notes, &tasks, route).await;
         }
         effects(&upstream, &tasks);
         *stage.lock().unwrap() = "all places are free".to_owned();
         let client = Client::opened(fleet.places.clone(), Route::Legacy).await;
         quotas(&client, &upstream, seed).await;
     };
-    if tokio::time::timeout(Duration::from_secs(120), settled).await.is_err() {
+    let settled = tokio::time::timeout(Duration::from_secs(120), AssertUnwindSafe(settled).catch_unwind()).await;
+    if !matches!(settled, Ok(Ok(()))) {
         let stage = stage.into_inner().unwrap();
-        panic!("it does not come to rest ({stage}):\n{}\n{}", unfinished(&fleet).await, fleet.logs());
+        println!("{stage}:\n{}\n{}\n{}", unfinished(&fleet).await, fleet.held().await, fleet.logs());
     }
+    settled.expect("it comes to rest").unwrap_or_else(|panic| resume_unwind(panic));
     tasks.len()
 }
 
@@ -281,7 +285,7 @@ async fn quotas(client: &Client, upstream: &Upstream, seed: u64) {
         let id = sure(async || client.create(false, "hold", key).await).await;
         made.push(id.unwrap_or_else(|error| panic!("a place was lost: {error} after {} tasks", made.len())));
     }
-    upstream.has_run(&keys[..RUNNING]).await;
+    within("the calls that have a place", upstream.has_run(&keys[..RUNNING])).await;
     let refused = sure(async || client.create(false, "hold", "too much").await).await.expect_err("one too many");
     assert_eq!(refused["data"]["reason"], "queued_tasks", "{refused}");
     for id in &made {

@@ -248,7 +248,7 @@ impl Inner {
         let indexing = || self.index(&tenant, &task.holder, Some((&expiry, &sent)));
         // Before, so that the task is found where this process dies between; after, since who tidies up before the task is there
         // may strike the note out.
-        let is_ordered = self.hub.is_ordered();
+        let is_ordered = self.hub.keeps_order(&[&self.scripts.index, &self.scripts.create]);
         if !is_ordered {
             indexing().await?;
         }

@@ -286,6 +286,8 @@ async fn a_creation_that_was_refused_leaves_nothing() {
     let store = store(&server.url(), "taskgate", clock, &jobs).await;
     let (late, mut renewals) = (task("acme", clock, HOUR), store.inner.hub.renewals());
     let (owner, id) = (Arc::clone(&late.owner), late.id);
+    // Whoever has made none on its connection waits for the index first, and sends no creation.
+    store.create(task("umbrella", clock, HOUR), None, &LIMITS).await.unwrap();
     // Given a server that reads a creation only when its caller has given up,
     server.signal("STOP");
     assert!(matches!(store.create(late.clone(), None, &LIMITS).await, Err(StoreError::Unavailable(_))));
@@ -311,32 +313,37 @@ async fn a_task_whose_maker_dies_before_it_says_so_is_found() {
     let beside = store(&server.url(), "taskgate", clock, &jobs).await;
     // Else scripts would be sent twice.
     beside.create(task("none", clock, HOUR), None, &LIMITS).await.unwrap();
-    let (mut commands, mut found) = (0, [0, 0]);
-    loop {
-        let proxy = Proxy::start(server.port, &jobs).await;
-        let dying = store(&proxy.url(), "taskgate", clock, &jobs).await;
-        let holder = Holder::from_text(&format!("holder-{commands}"));
-        let made = Task { holder: holder.clone(), ..task("acme", clock, HOUR) };
-        // Given a process that dies after that many of the commands that a creation takes,
-        proxy.set(Weather::Last(commands, "holder-"));
-        let is_whole = tokio::select! {
-            made = dying.create(made.clone(), None, &LIMITS) => made.is_ok(),
-            () = proxy.until(Weather::Swallowed) => false,
-        };
-        // then whoever takes over from the holders that the store names has the task, if there is one.
-        let is_there = beside.read(&made.owner, made.id).await.unwrap().is_some();
-        let mut taken = 0;
-        if beside.holders().await.unwrap().contains(&holder) {
-            taken = beside.take_over(&holder, &Holder::from_text("survivor"), 10).await.unwrap().len();
+    for is_first in [true, false] {
+        let (mut commands, mut found) = (0, [0, 0]);
+        loop {
+            let proxy = Proxy::start(server.port, &jobs).await;
+            let dying = store(&proxy.url(), "taskgate", clock, &jobs).await;
+            if !is_first {
+                dying.create(task("none", clock, HOUR), None, &LIMITS).await.unwrap();
+            }
+            let holder = Holder::from_text(&format!("holder-{commands}-{is_first}"));
+            let made = Task { holder: holder.clone(), ..task("acme", clock, HOUR) };
+            // Given a process that dies after that many of the commands that a creation takes,
+            proxy.set(Weather::Last(commands, "holder-"));
+            let is_whole = tokio::select! {
+                made = dying.create(made.clone(), None, &LIMITS) => made.is_ok(),
+                () = proxy.until(Weather::Swallowed) => false,
+            };
+            // then whoever takes over from the holders that the store names has the task, if there is one.
+            let is_there = beside.read(&made.owner, made.id).await.unwrap().is_some();
+            let mut taken = 0;
+            if beside.holders().await.unwrap().contains(&holder) {
+                taken = beside.take_over(&holder, &Holder::from_text("survivor"), 10).await.unwrap().len();
+            }
+            assert_eq!(taken, usize::from(is_there), "after {commands} commands, the first: {is_first}");
+            found[usize::from(is_there)] += 1;
+            if is_whole {
+                break;
+            }
+            commands += 1;
         }
-        assert_eq!(taken, usize::from(is_there), "after {commands} commands");
-        found[usize::from(is_there)] += 1;
-        if is_whole {
-            break;
-        }
-        commands += 1;
+        assert!(found[0] > 0 && found[1] > 1, "{found:?}");
     }
-    assert!(found[0] > 0 && found[1] > 1, "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
