@@ -228,6 +228,7 @@ impl Hub {
         let connection = self.connections();
         let done = match self.run_within(&with_args(script.by_digest()), script.limit).await {
             Err(HubError::Failed(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                script.known_on.store(0, Ordering::Relaxed);
                 self.run_within(&with_args(script.by_text()), script.limit).await
             }
             done => done,

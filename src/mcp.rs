@@ -18,12 +18,15 @@ pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// What stands in that key, unless more than the slash before it is escaped ([`may_hold`]).
 pub const RELATED_TASK_WORD: &str = "related-task";
 
-/// Whether a JSON text may have a word of letters in it: the word stands there, or something is escaped by its number, which
-/// could spell it otherwise (RFC 8259, 7: no letter has another escape).
+/// How the escape of each character of ASCII begins that has a number (RFC 8259, 7): no letter has another.
+pub const ESCAPED_ASCII: &str = "\\u00";
+
+/// Whether a JSON text may have a word of letters in it: the word stands there, or something is escaped that could spell it
+/// otherwise.
 #[must_use]
 pub fn may_hold(text: impl AsRef<[u8]>, word: &str) -> bool {
     let has = |word: &str| memmem::find(text.as_ref(), word.as_bytes()).is_some();
-    has(word) || has("\\u")
+    has(word) || has(ESCAPED_ASCII)
 }
 
 /// The `_meta` key for text that a client may give its model at once (2025-11-25 tasks, "Model Immediate Response").

@@ -39,7 +39,8 @@ pub(super) use plan::{BEFORE_ID, Begun, Minted, Places, Plan, Rewrite, Rewritten
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Events that follow others within this time are joined into one write; one that follows none leaves at once.
+/// Events that are handed over piece by piece, and follow others within this time, are joined into one write; one that follows
+/// none leaves at once.
 const BURST: Duration = Duration::from_millis(1);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
@@ -245,11 +246,11 @@ impl Relay {
     /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
     fn pass_chunk(&mut self, chunk: Bytes) {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
-        if let Some(([before, after], token)) = plan.plain_progress(&chunk).zip(plan.token())
+        if let Some(parts) = plan.plain_progress(&chunk)
             && framer.pass(&chunk).is_some()
         {
-            self.out.reserve(chunk.len() + token.len());
-            return [before, token, after].into_iter().for_each(|part| self.out.extend_from_slice(part));
+            self.out.reserve(parts.iter().map(|part| part.len()).sum());
+            return parts.into_iter().for_each(|part| self.out.extend_from_slice(part));
         }
         let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
         let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
@@ -272,8 +273,8 @@ impl Relay {
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
-        if let (Some([before, after]), Some(token)) = (plan.plain_progress(&frame), plan.token()) {
-            return [before, token, after].into_iter().for_each(|part| self.out.extend_from_slice(part));
+        if let Some(parts) = plan.plain_progress(&frame) {
+            return parts.into_iter().for_each(|part| self.out.extend_from_slice(part));
         }
         let event = Event::parse(&frame);
         // What is changed here would come unchanged from upstream, were the stream taken up again there.

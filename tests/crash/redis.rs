@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::within;
+use super::{PATIENCE, within};
 
 /// The server. It is killed when it is dropped.
 #[derive(Debug)]
@@ -46,11 +46,15 @@ pub(crate) async fn held(address: SocketAddr) -> String {
 }
 
 async fn say(address: SocketAddr, line: &str) -> Option<String> {
-    let mut socket = TcpStream::connect(address).await.ok()?;
-    socket.write_all(format!("{line}\r\n").as_bytes()).await.ok()?;
-    let mut said = vec![0; 64 * 1024];
-    let length = socket.read(&mut said).await.ok()?;
-    String::from_utf8(said[..length].to_vec()).ok()
+    let saying = async {
+        let mut socket = TcpStream::connect(address).await.ok()?;
+        // It hangs up when it has said everything.
+        socket.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).await.ok()?;
+        let mut said = String::new();
+        socket.read_to_string(&mut said).await.ok()?;
+        said.strip_suffix("+OK\r\n").map(str::to_owned)
+    };
+    tokio::time::timeout(PATIENCE, saying).await.ok()?
 }
 
 impl Redis {

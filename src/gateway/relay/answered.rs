@@ -6,6 +6,7 @@ use bytes::Bytes;
 use memchr::memmem::{self, Finder};
 
 use crate::jsonrpc::{self, Id, Message};
+use crate::mcp::ESCAPED_ASCII;
 use crate::sse::{self, Event, Framer};
 
 /// What was passed on last: a copy, since a piece of the upstream's body keeps the whole buffer that it was read into.
@@ -72,10 +73,11 @@ fn events_answer(events: Bytes, id: &Id) -> bool {
         .any(|frame| Event::parse(&frame).data.is_some_and(|data| answers(&data, id)))
 }
 
-/// Where one of the words stands that no response is without.
+/// Where one of the words stands that no response is without; the last is how one of them may be spelled.
 fn outcome(bytes: &[u8]) -> Option<usize> {
     // Made once: making one costs more than searching an event.
-    static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["\"result\"", "\"error\""].map(Finder::new));
+    static WORDS: LazyLock<[Finder<'static>; 3]> =
+        LazyLock::new(|| ["\"result\"", "\"error\"", ESCAPED_ASCII].map(Finder::new));
     WORDS.iter().filter_map(|word| word.find(bytes)).min()
 }
 
@@ -105,6 +107,8 @@ mod tests {
         for (message, is_answer) in others.map(|other| (other, false)).into_iter().chain([
             (answer, true),
             (r#"{"id":7,"result":{},"jsonrpc":"2.0"}"#, true),
+            (r#"{"jsonrpc":"2.0","id":7,"re\u0073ult":{}}"#, true),
+            (r#"{"jsonrpc":"2.0","id":7,"\u0065rror":{"code":1,"message":""}}"#, true),
             // One of its own, whatever else it claims to be.
             (r#"{"jsonrpc":"2.0","method":"x","id":7,"result":{}}"#, false),
         ]) {

@@ -118,11 +118,6 @@ impl Plan {
         self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
     }
 
-    /// The client's own progress token as JSON text, where the upstream knows another.
-    pub(super) fn token(&self) -> Option<&[u8]> {
-        self.minted.as_ref()?.token.as_deref().map(str::as_bytes)
-    }
-
     /// The message as the client gets it.
     #[must_use]
     pub(in crate::gateway) fn rewritten(&self, message: Bytes) -> Bytes {
@@ -216,15 +211,15 @@ impl Plan {
         if found == id.as_json() { jsonrpc::spliced(message, [(found, token)]) } else { None }
     }
 
-    /// An event that is a progress notification in the plainest form: what stands before and after its token, and the
-    /// client's own.
-    pub(super) fn plain_progress<'f>(&self, frame: &'f [u8]) -> Option<[&'f [u8]; 2]> {
-        let Minted { id, .. } = self.minted.as_ref().filter(|minted| minted.token.is_some())?;
+    /// An event that is a progress notification in the plainest form, with the client's own token: what stands before it, the
+    /// token, and what stands after.
+    pub(super) fn plain_progress<'f>(&'f self, frame: &'f [u8]) -> Option<[&'f [u8]; 3]> {
+        let Minted { id, token: Some(token) } = self.minted.as_ref()? else { return None };
         let data = sse::plain_message(frame)?;
         let found = usual_progress(data).or_else(|| other_progress(data).map(str::as_bytes));
         let found = found.filter(|found| *found == id.as_json().as_bytes())?;
         let place = found.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;
-        Some([frame.get(..place)?, frame.get(place + found.len()..)?])
+        Some([frame.get(..place)?, token.as_bytes(), frame.get(place + found.len()..)?])
     }
 
     /// Gives the places back at the deadline, even if the client reads so little that nobody asks for more until then.

@@ -305,23 +305,40 @@ async fn a_creation_that_was_refused_leaves_nothing() {
     assert_eq!(store.usage("acme").await.unwrap().kept, 0);
 }
 
+/// Which scripts the server knows: it asks for the text of the others.
+#[derive(Debug, Clone, Copy)]
+enum Knows {
+    Nothing,
+    Creations,
+    All,
+}
+
 /// Whenever a process dies while it makes a task, either there is none or its holder is found by those who are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_whose_maker_dies_before_it_says_so_is_found() {
     let Some(server) = Server::start() else { return };
     let (jobs, clock) = (Jobs::default(), Clock::system());
     let beside = store(&server.url(), "taskgate", clock, &jobs).await;
-    // Else scripts would be sent twice.
-    beside.create(task("none", clock, HOUR), None, &LIMITS).await.unwrap();
-    for is_first in [true, false] {
+    for (is_first, knows) in [(true, Knows::Nothing), (true, Knows::Creations), (true, Knows::All), (false, Knows::All)]
+    {
         let (mut commands, mut found) = (0, [0, 0]);
         loop {
+            beside.inner.hub.run(redis::cmd("SCRIPT").arg("FLUSH")).await.unwrap();
+            match knows {
+                Knows::Nothing => {}
+                // It fails without arguments, and is known.
+                Knows::Creations => {
+                    let failed = beside.inner.of_tenant(&beside.inner.scripts.create, "none", &[]).await;
+                    failed.expect_err("a creation of nothing");
+                }
+                Knows::All => drop(beside.create(task("none", clock, HOUR), None, &LIMITS).await.unwrap()),
+            }
             let proxy = Proxy::start(server.port, &jobs).await;
             let dying = store(&proxy.url(), "taskgate", clock, &jobs).await;
             if !is_first {
                 dying.create(task("none", clock, HOUR), None, &LIMITS).await.unwrap();
             }
-            let holder = Holder::from_text(&format!("holder-{commands}-{is_first}"));
+            let holder = Holder::from_text(&format!("holder-{commands}-{is_first}-{knows:?}"));
             let made = Task { holder: holder.clone(), ..task("acme", clock, HOUR) };
             // Given a process that dies after that many of the commands that a creation takes,
             proxy.set(Weather::Last(commands, "holder-"));
@@ -335,7 +352,7 @@ async fn a_task_whose_maker_dies_before_it_says_so_is_found() {
             if beside.holders().await.unwrap().contains(&holder) {
                 taken = beside.take_over(&holder, &Holder::from_text("survivor"), 10).await.unwrap().len();
             }
-            assert_eq!(taken, usize::from(is_there), "after {commands} commands, the first: {is_first}");
+            assert_eq!(taken, usize::from(is_there), "after {commands} commands, the first: {is_first}, {knows:?}");
             found[usize::from(is_there)] += 1;
             if is_whole {
                 break;

@@ -132,9 +132,12 @@ async fn whoever_asked_last_hears_of_the_next_piece() {
         }
         say(&mut socket, &format!("3\r\n{piece}\r\n")).await;
         let [.., third, last] = &bells;
-        while !last.rang.load(Ordering::Acquire) {
-            tokio::task::yield_now().await;
-        }
+        let ringing = async {
+            while !last.rang.load(Ordering::Acquire) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ringing).await.expect("the last one is woken");
         assert!(!third.rang.load(Ordering::Acquire));
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), piece);
     }
