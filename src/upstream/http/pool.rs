@@ -23,7 +23,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::task::unconstrained;
+use tokio::task::coop::{poll_proceed, unconstrained};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -288,7 +288,10 @@ impl HttpBody for Arriving {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Self { incoming, pooled, .. } = &mut *self;
+        // One read of the socket may hold thousands of pieces, and whoever takes them all in one turn stops the clock of a thread.
+        let budget = ready!(poll_proceed(cx));
         let frame = ready!(Pooled::poll(pooled, cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
+        budget.made_progress();
         self.give_back();
         Poll::Ready(frame)
     }

@@ -119,6 +119,30 @@ async fn a_body_brings_its_connection_back_at_its_end() {
 }
 
 #[tokio::test]
+async fn whoever_takes_many_pieces_lets_others_run() {
+    let server = Server::start().await;
+    let (asked, mut socket) = server.asked("pieces").await;
+    say(&mut socket, CHUNKED).await;
+    let mut body = asked.await.unwrap().unwrap().into_body();
+    say(&mut socket, &"1\r\n.\r\n".repeat(1000)).await;
+    body.frame().await.unwrap().unwrap();
+    // As one does who never waits: all that there is in one turn,
+    let first = poll_fn(|cx| {
+        let mut taken = 0;
+        while Pin::new(&mut body).poll_frame(cx).is_ready() {
+            taken += 1;
+        }
+        Poll::Ready(taken)
+    });
+    let first = first.await;
+    assert!((1..500).contains(&first), "{first}");
+    // and the rest is there in the next ones.
+    for _ in first + 1..1000 {
+        body.frame().await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn whoever_asked_last_hears_of_the_next_piece() {
     let server = Server::start().await;
     let (asked, mut socket) = server.asked("pieces").await;
