@@ -3,7 +3,8 @@
 //!
 //! Everything of one tenant is in one slot of a cluster. What spans tenants (who has something to purge, who holds tasks of
 //! whom) lives in small indexes, which are written before a task is there, so that none is missed whose maker dies, and again
-//! after, before its creation is acknowledged, since they are tidied up meanwhile. Time is the server's: scripts judge expiry by it and stamp records with it.
+//! after, before its creation is acknowledged, since they are tidied up meanwhile. Time is the server's: scripts judge expiry by
+//! it and stamp records with it.
 
 mod jobs;
 mod keys;
