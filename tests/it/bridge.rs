@@ -2,11 +2,10 @@
 
 use http::StatusCode;
 
+use crate::support::modern::{CAPABILITIES_KEY, LEVEL_KEY, TASKS};
 use crate::support::raw_upstream::{Heard, bare, gate, json_body, whole};
-use crate::support::stateless::{CAPABILITIES, LEVEL, calling, stateless};
+use crate::support::stateless::{calling, stateless};
 use crate::support::{Gateway, RawUpstream, Value, json, text_of};
-
-const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 async fn in_front_of(upstream: &RawUpstream) -> Gateway {
     Gateway::setup().in_front_of(&upstream.url()).start().await
@@ -14,7 +13,7 @@ async fn in_front_of(upstream: &RawUpstream) -> Gateway {
 
 #[tokio::test]
 async fn a_session_is_opened_in_the_name_of_a_server_that_has_none() {
-    let capabilities = json!({"tools": {"listChanged": true}, "extensions": {EXTENSION: {}, "x/y": {}}});
+    let capabilities = json!({"tools": {"listChanged": true}, "extensions": {TASKS: {}, "x/y": {}}});
     let upstream = stateless(capabilities, |_| None).await;
     let gateway = in_front_of(&upstream).await;
     let client = gateway.open().await;
@@ -45,24 +44,24 @@ async fn requests_say_of_themselves_what_the_session_said() {
     let upstream = calling(|heard| vec![json_body(&heard.tells("done"))]).await;
     let gateway = in_front_of(&upstream).await;
     let declared = json!({"roots": {"listChanged": true}, "tasks": {"list": {}}, "elicitation": {}, "x": {"n": 1},
-        "extensions": {EXTENSION: {}}});
+        "extensions": {TASKS: {}}});
     let client = gateway.client().capabilities(declared).open().await;
     let params = json!({"name": "a", "arguments": {"n": 1},
         "_meta": {"com.example/x": 5, "io.modelcontextprotocol/related-task": {"taskId": "t"}, "progressToken": "mine"}});
     client.result("tools/call", params).await;
     let heard = upstream.heard("tools/call", 1).await.remove(0);
     let meta = &heard.body["params"]["_meta"];
-    assert_eq!(*heard.claim(CAPABILITIES), json!({"roots": {}, "elicitation": {}, "x": {"n": 1}}));
+    assert_eq!(*heard.claim(CAPABILITIES_KEY), json!({"roots": {}, "elicitation": {}, "x": {"n": 1}}));
     assert_eq!(meta["io.modelcontextprotocol/clientInfo"], json!({"name": "test", "version": "0"}));
     assert_eq!(meta["com.example/x"], 5);
-    assert!(meta.get("io.modelcontextprotocol/related-task").is_none() && meta.get(LEVEL).is_none(), "{meta}");
+    assert!(meta.get("io.modelcontextprotocol/related-task").is_none() && meta.get(LEVEL_KEY).is_none(), "{meta}");
     assert!(meta["progressToken"].is_u64(), "{meta}");
     assert_eq!(heard.body["params"]["arguments"], json!({"n": 1}));
     // A client that takes no events can't be asked anything.
     let call = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "a"}});
     let answer = client.post_with(&[("accept", "application/json")], call.to_string()).await;
     assert_eq!(answer.json().await["id"], 77);
-    assert_eq!(*upstream.heard("tools/call", 2).await[1].claim(CAPABILITIES), json!({}));
+    assert_eq!(*upstream.heard("tools/call", 2).await[1].claim(CAPABILITIES_KEY), json!({}));
 }
 
 #[tokio::test]
@@ -79,7 +78,11 @@ async fn clients_declare_what_their_version_has() {
     for (number, (version, declared)) in seen.into_iter().enumerate() {
         let client = gateway.client().version(version).capabilities(all.clone()).open().await;
         client.call("a", json!({})).await;
-        assert_eq!(*upstream.heard("tools/call", number + 1).await[number].claim(CAPABILITIES), declared, "{version}");
+        assert_eq!(
+            *upstream.heard("tools/call", number + 1).await[number].claim(CAPABILITIES_KEY),
+            declared,
+            "{version}"
+        );
     }
 }
 
@@ -93,7 +96,7 @@ async fn pings_and_log_levels_stay_here() {
     assert_eq!(client.result("logging/setLevel", json!({"level": "warning"})).await, json!({}));
     client.call("a", json!({})).await;
     let heard = upstream.heard("tools/call", 1).await.remove(0);
-    assert_eq!(*heard.claim(LEVEL), "warning");
+    assert_eq!(*heard.claim(LEVEL_KEY), "warning");
     assert_eq!(upstream.count("ping") + upstream.count("logging/setLevel"), 0);
     let without = stateless(json!({"tools": {}}), |_| None).await;
     let gateway = in_front_of(&without).await;

@@ -44,7 +44,7 @@ async fn legacy_bytes(client: &Client, id: &str) -> Bytes {
 }
 
 async fn modern_bytes(gateway: &Binary, id: &str) -> Bytes {
-    let client = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+    let client = Modern::at(gateway.address).caller("alice").with_tasks();
     client.open("tasks/get", json!({"taskId": id})).await.bytes().await
 }
 
@@ -180,7 +180,7 @@ async fn a_large_result_is_told_as_by_any_store_in_every_way() {
     for config in [disk, memory] {
         let gateway = Binary::start(&config).await;
         let client = gateway.client().caller("alice").open().await;
-        let modern = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+        let modern = Modern::at(gateway.address).caller("alice").with_tasks();
         // Given a task that waits for its place, whose end others wait for,
         let hold = client.start("hold", json!({})).await;
         let id = client.start("big", json!({"bytes": 15 << 20})).await;
@@ -269,7 +269,7 @@ async fn what_the_disk_has_spoilt_is_refused_at_once_and_told_once() {
     spoil(folder.path(), "large and spoilt");
     let gateway = Binary::start(&sections(folder.path(), &upstream)).await;
     let client = moved(&client, &gateway);
-    let modern = Modern::at(&format!("http://{}", gateway.address)).caller("alice").with_tasks();
+    let modern = Modern::at(gateway.address).caller("alice").with_tasks();
     for id in &ids {
         for _ in 0..2 {
             let refused = client.error("tasks/result", json!({"taskId": id})).await;

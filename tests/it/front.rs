@@ -8,18 +8,22 @@ use taskgate::app::Timing;
 use taskgate::demo::server::Options;
 
 use super::support::{
-    Gateway, RawUpstream, Stateless, Value, json,
+    Gateway, Modern, RawUpstream, Value, json,
+    modern::{CLIENT_KEY, LEVEL_KEY, MODERN, SERVER_KEY, TASKS},
     raw_upstream::{Step, event, events_head, gate, json_body, last_chunk, whole, with_session},
     within,
 };
 
-const INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// A client that declares nothing.
+fn plain(gateway: &Gateway) -> Modern {
+    Modern::new(gateway).declares(json!({}))
+}
 
 /// What a result of such a server says beside what the server said.
 #[track_caller]
 fn check(result: &Value, is_cacheable: bool) {
     assert_eq!(result["resultType"], "complete", "{result}");
-    assert!(result["_meta"][INFO]["name"].is_string(), "{result}");
+    assert!(result["_meta"][SERVER_KEY]["name"].is_string(), "{result}");
     let hints = is_cacheable.then(|| (json!(0), json!("private")));
     assert_eq!(result.get("ttlMs").cloned().zip(result.get("cacheScope").cloned()), hints, "{result}");
 }
@@ -27,10 +31,10 @@ fn check(result: &Value, is_cacheable: bool) {
 #[tokio::test]
 async fn a_call_is_answered_as_its_server_answers() {
     let gateway = Gateway::start().await;
-    let client = gateway.stateless();
-    let result = client.call("exact", json!({})).await;
+    let client = plain(&gateway);
+    let result = client.result_of("exact", json!({})).await;
     check(&result, false);
-    let failed = client.call("fail", json!({})).await;
+    let failed = client.result_of("fail", json!({})).await;
     check(&failed, false);
     assert_eq!(failed["isError"], true);
     let (status, error) = client.error("tools/call", json!({"name": "nothing"})).await;
@@ -40,29 +44,32 @@ async fn a_call_is_answered_as_its_server_answers() {
 #[tokio::test]
 async fn the_server_sees_its_own_protocol_and_nothing_of_the_clients() {
     let gateway = Gateway::start().await;
-    let client =
-        gateway.stateless().with_tasks().saying("com.example/kept", json!(1.5)).saying("traceparent", json!("t"));
-    let params = json!({"name": "echo", "arguments": {"text": "x"}, "task": {}, "inputResponses": {}, "zz": 1});
-    client.result("tools/call", params).await;
-    let stats = gateway.upstream.stats();
-    let seen: Value = serde_json::from_slice(&stats.last_call).unwrap();
-    let mut kept = seen;
-    // What may become a task tells how far it is.
-    kept["_meta"].as_object_mut().unwrap().remove("progressToken");
-    assert_eq!(
-        kept,
-        json!({"name": "echo", "arguments": {"text": "x"}, "zz": 1, "_meta": {"com.example/kept": 1.5, "traceparent": "t"}})
-    );
-    assert!(!stats.task_seen && !stats.extension_seen && !stats.related_task_seen);
+    let client = plain(&gateway).with_tasks();
+    // Nobody has to say who they are.
+    for who in [json!({"name": "test", "version": "0"}), Value::Null] {
+        let meta = json!({"com.example/kept": 1.5, "traceparent": "t", CLIENT_KEY: who});
+        let params = json!({"name": "echo", "arguments": {"text": "x"}, "task": {}, "inputResponses": {}, "zz": 1,
+            "_meta": meta});
+        client.result("tools/call", params).await;
+        let stats = gateway.upstream.stats();
+        let mut seen: Value = serde_json::from_slice(&stats.last_call).unwrap();
+        // What may become a task tells how far it is.
+        seen["_meta"].as_object_mut().unwrap().remove("progressToken");
+        assert_eq!(
+            seen,
+            json!({"name": "echo", "arguments": {"text": "x"}, "zz": 1, "_meta": {"com.example/kept": 1.5, "traceparent": "t"}})
+        );
+        assert!(!stats.task_seen && !stats.extension_seen && !stats.related_task_seen);
+    }
 }
 
 #[tokio::test]
 async fn a_server_is_discovered_by_its_handshake() {
     let gateway = Gateway::start().await;
-    let result = gateway.stateless().result("server/discover", json!({})).await;
+    let result = plain(&gateway).result("server/discover", json!({})).await;
     check(&result, true);
-    assert_eq!(result["supportedVersions"], json!(["2026-07-28"]));
-    assert_eq!(result["capabilities"]["extensions"]["io.modelcontextprotocol/tasks"], json!({}));
+    assert_eq!(result["supportedVersions"], json!([MODERN]));
+    assert_eq!(result["capabilities"]["extensions"][TASKS], json!({}));
     assert!(result["capabilities"]["tools"].is_object() && result["capabilities"].get("tasks").is_none(), "{result}");
 }
 
@@ -73,7 +80,7 @@ async fn tools_are_listed_without_what_the_other_era_means_by_them() {
         .tools("deny: [\"fa*\"]")
         .start()
         .await;
-    let result = gateway.stateless().result("tools/list", json!({})).await;
+    let result = plain(&gateway).result("tools/list", json!({})).await;
     check(&result, true);
     let tools = result["tools"].as_array().unwrap();
     assert!(tools.iter().all(|tool| tool.get("execution").is_none()), "{result}");
@@ -84,9 +91,9 @@ async fn tools_are_listed_without_what_the_other_era_means_by_them() {
 #[tokio::test]
 async fn pages_of_a_session_that_ends_become_one() {
     let gateway = Gateway::setup().server(Options { page_size: Some(3), ..Options::default() }).start().await;
-    let result = gateway.stateless().result("tools/list", json!({})).await;
+    let result = plain(&gateway).result("tools/list", json!({})).await;
     assert!(result["tools"].as_array().unwrap().len() > 10 && result.get("nextCursor").is_none(), "{result}");
-    let (status, error) = gateway.stateless().error("tools/list", json!({"cursor": "3"})).await;
+    let (status, error) = plain(&gateway).error("tools/list", json!({"cursor": "3"})).await;
     assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)));
 }
 
@@ -97,14 +104,14 @@ async fn cursors_are_the_callers_and_the_sessions() {
         .callers(&["acme/alice", "acme/bob"])
         .start()
         .await;
-    let alice = gateway.stateless_as("alice");
+    let alice = plain(&gateway).caller("alice");
     let (mut names, mut params) = (Vec::new(), json!({}));
     loop {
         let page = alice.result("tools/list", params).await;
         names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()));
         let Some(cursor) = page.get("nextCursor") else { break };
         params = json!({"cursor": cursor});
-        let theirs = gateway.stateless_as("bob").error("tools/list", params.clone()).await;
+        let theirs = plain(&gateway).caller("bob").error("tools/list", params.clone()).await;
         assert_eq!(theirs.1["code"], -32602);
         let other_list = alice.error("prompts/list", params.clone()).await;
         assert_eq!(other_list.1["code"], -32602);
@@ -112,7 +119,7 @@ async fn cursors_are_the_callers_and_the_sessions() {
     assert!(names.len() > 10);
     let first = alice.result("tools/list", json!({})).await;
     gateway.upstream.forget_sessions();
-    alice.call("echo", json!({"text": "x"})).await;
+    alice.result_of("echo", json!({"text": "x"})).await;
     let (_, error) = alice.error("tools/list", json!({"cursor": first["nextCursor"]})).await;
     assert_eq!(error["code"], -32602);
 }
@@ -120,26 +127,20 @@ async fn cursors_are_the_callers_and_the_sessions() {
 #[tokio::test]
 async fn progress_comes_under_the_clients_token_and_nothing_unasked() {
     let gateway = Gateway::start().await;
-    let client = gateway.stateless().saying("progressToken", json!("mine"));
-    let answer =
-        client.request("tools/call", json!({"name": "report", "arguments": {"seconds": 0, "sections": 3}})).await;
-    assert!(answer.is_events());
-    assert_eq!(answer.header("x-accel-buffering"), Some("no"));
-    let events = answer.events().await;
-    assert!(events.iter().all(|event| event.id.is_none()));
-    let messages: Vec<Value> = events.iter().map(|event| event.message()).collect();
-    let (last, progress) = messages.split_last().unwrap();
-    check(&last["result"], false);
+    let client = plain(&gateway);
+    let mut params = json!({"name": "report", "arguments": {"seconds": 0, "sections": 3}});
+    let silent = client.request("tools/call", params.clone()).await;
+    assert!(!silent.is_events(), "{silent:?}");
+    params["_meta"] = json!({"progressToken": "mine"});
+    let reply = client.request("tools/call", params).await;
+    assert!(reply.is_events() && reply.headers["x-accel-buffering"] == "no", "{reply:?}");
+    check(&reply.result, false);
+    let progress = reply.events;
     assert!(progress.len() >= 2);
     for pair in progress.windows(2) {
         assert!(pair[0]["params"]["progress"].as_f64() < pair[1]["params"]["progress"].as_f64());
     }
     assert!(progress.iter().all(|message| message["params"]["progressToken"] == "mine"));
-    let silent = gateway
-        .stateless()
-        .request("tools/call", json!({"name": "report", "arguments": {"seconds": 0, "sections": 3}}))
-        .await;
-    assert!(silent.is_json());
 }
 
 /// A server whose tools log at every level, whatever it was told.
@@ -164,20 +165,21 @@ async fn chatty() -> RawUpstream {
     .await
 }
 
-/// The levels of the log messages that a call of such a tool brings.
-async fn levels_of(client: &Stateless) -> Vec<String> {
-    let messages = client.request("tools/call", json!({"name": "x"})).await.messages().await;
-    messages.iter().filter_map(|message| message["params"]["level"].as_str().map(str::to_owned)).collect()
+/// The levels of the log messages that a call of such a tool brings, whose client wants those from a level on.
+async fn levels_of(client: &Modern, wanted: Option<&str>) -> Vec<String> {
+    let reply = client.request("tools/call", json!({"name": "x", "_meta": {LEVEL_KEY: wanted}})).await;
+    assert!(reply.error.is_null(), "{reply:?}");
+    reply.events.iter().filter_map(|message| message["params"]["level"].as_str().map(str::to_owned)).collect()
 }
 
 #[tokio::test]
 async fn logs_come_from_the_level_that_the_request_names() {
     let server = chatty().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let level = |level: &str| gateway.stateless().saying("io.modelcontextprotocol/logLevel", json!(level));
-    assert_eq!(levels_of(&level("debug")).await.len(), 8);
-    assert_eq!(levels_of(&level("error")).await, ["error", "critical", "alert", "emergency"]);
-    assert_eq!(levels_of(&gateway.stateless()).await, [""; 0]);
+    let client = plain(&gateway);
+    assert_eq!(levels_of(&client, Some("debug")).await.len(), 8);
+    assert_eq!(levels_of(&client, Some("error")).await, ["error", "critical", "alert", "emergency"]);
+    assert_eq!(levels_of(&client, None).await, [""; 0]);
 }
 
 #[tokio::test]
@@ -185,8 +187,8 @@ async fn one_session_is_told_a_level_once_and_each_request_gets_its_own() {
     let server = chatty().await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
     for (level, count) in [("error", 4), ("error", 4), ("info", 7), ("error", 4)] {
-        let client = gateway.stateless_as("alice").saying("io.modelcontextprotocol/logLevel", json!(level));
-        assert_eq!(levels_of(&client).await.len(), count, "{level}");
+        let client = plain(&gateway).caller("alice");
+        assert_eq!(levels_of(&client, Some(level)).await.len(), count, "{level}");
     }
     let told: Vec<Value> =
         server.heard("logging/setLevel", 2).await.iter().map(|heard| heard.body["params"]["level"].clone()).collect();
@@ -222,7 +224,7 @@ async fn errors_of_the_other_era_are_not_passed_on_as_they_are() {
         })
         .await;
         let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-        assert_eq!(gateway.stateless().error("resources/read", json!({"uri": "x:y"})).await, (status, expected));
+        assert_eq!(plain(&gateway).error("resources/read", json!({"uri": "x:y"})).await, (status, expected));
     }
 }
 
@@ -237,7 +239,7 @@ async fn results_that_may_be_kept_say_so_and_others_do_not() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = gateway.stateless();
+    let client = plain(&gateway);
     check(&client.result("resources/read", json!({"uri": "a:b"})).await, true);
     check(&client.result("resources/templates/list", json!({})).await, true);
     check(&client.result("prompts/get", json!({"name": "p"})).await, false);
@@ -271,8 +273,9 @@ async fn questions_outside_of_calls_are_refused() {
     })
     .await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
-    let client = gateway.stateless_as("alice").declaring(json!({"elicitation": {}, "sampling": {}, "roots": {}}));
-    client.call("x", json!({})).await;
+    let client =
+        Modern::new(&gateway).caller("alice").declares(json!({"elicitation": {}, "sampling": {}, "roots": {}}));
+    client.result_of("x", json!({})).await;
     open.add_permits(1);
     let answers = server
         .until(|heard| {
@@ -288,8 +291,8 @@ async fn questions_outside_of_calls_are_refused() {
 #[tokio::test]
 async fn a_client_that_goes_away_has_cancelled() {
     let gateway = Gateway::start().await;
-    let client = gateway.stateless();
-    let calling = client.request("tools/call", json!({"name": "hold", "arguments": {"seconds": null}}));
+    let client = plain(&gateway);
+    let calling = client.open("tools/call", json!({"name": "hold", "arguments": {"seconds": null}}));
     tokio::select! {
         _ = calling => panic!("nobody released it"),
         _ = gateway.started("hold", 1) => {}
@@ -303,8 +306,8 @@ async fn a_client_that_goes_away_has_cancelled() {
 async fn a_client_that_goes_away_from_its_stream_has_cancelled() {
     let timing = Timing { keep_alive: std::time::Duration::from_millis(20), ..Timing::default() };
     let gateway = Gateway::setup().timing(timing).start().await;
-    let client = gateway.stateless();
-    let answer = client.request("tools/call", json!({"name": "hold", "arguments": {"seconds": null}})).await;
+    let client = plain(&gateway);
+    let answer = client.open("tools/call", json!({"name": "hold", "arguments": {"seconds": null}})).await;
     // Committed by silence alone.
     assert!(answer.is_events());
     gateway.started("hold", 1).await;
@@ -328,7 +331,7 @@ async fn a_server_that_dies_under_a_call_is_an_error_of_its_own() {
         let steps = Arc::new(std::sync::Mutex::new(Some(steps)));
         let server = RawUpstream::calling(move |_| steps.lock().unwrap().take().unwrap_or_default()).await;
         let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-        let (status, error) = gateway.stateless().error("tools/call", json!({"name": "x"})).await;
+        let (status, error) = plain(&gateway).error("tools/call", json!({"name": "x"})).await;
         assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32603)), "{error}");
         assert_eq!(error["data"]["reason"], reason, "{error}");
     }
@@ -338,7 +341,7 @@ async fn a_server_that_dies_under_a_call_is_an_error_of_its_own() {
 async fn the_deadline_bounds_a_plain_call() {
     let gateway = Gateway::setup().tasks("deadline: 100ms, retention: 1s, ttl: {default: 1m, max: 1h}").start().await;
     let (status, error) =
-        gateway.stateless().error("tools/call", json!({"name": "hold", "arguments": {"seconds": null}})).await;
+        plain(&gateway).error("tools/call", json!({"name": "hold", "arguments": {"seconds": null}})).await;
     assert_eq!((status, &error["data"]), (StatusCode::OK, &json!({"reason": "deadline", "started": true})));
     gateway.seen(|stats| stats.tool("hold").cancelled == 1).await;
 }
@@ -346,8 +349,7 @@ async fn the_deadline_bounds_a_plain_call() {
 #[tokio::test]
 async fn a_big_result_that_nothing_came_before_is_json() {
     let gateway = Gateway::setup().server(Options { always_sse: true, ..Options::default() }).start().await;
-    let answer =
-        gateway.stateless().request("tools/call", json!({"name": "big", "arguments": {"bytes": 3_000_000}})).await;
+    let answer = plain(&gateway).open("tools/call", json!({"name": "big", "arguments": {"bytes": 3_000_000}})).await;
     assert!(answer.is_json());
     assert!(answer.bytes().await.len() > 3_000_000);
 }
@@ -356,10 +358,10 @@ async fn a_big_result_that_nothing_came_before_is_json() {
 async fn methods_that_the_era_has_not_are_not_served() {
     let gateway = Gateway::start().await;
     for method in ["initialize", "ping", "logging/setLevel", "resources/subscribe", "tasks/list", "tasks/result"] {
-        let (status, error) = gateway.stateless().error(method, json!({})).await;
+        let (status, error) = plain(&gateway).error(method, json!({})).await;
         assert_eq!((status, &error["code"]), (StatusCode::NOT_FOUND, &json!(-32601)), "{method}");
     }
-    let (status, error) = gateway.stateless().error("vendor/thing", json!({})).await;
+    let (status, error) = plain(&gateway).error("vendor/thing", json!({})).await;
     assert_eq!((status, &error["code"]), (StatusCode::NOT_FOUND, &json!(-32601)), "{error}");
 }
 
@@ -367,7 +369,7 @@ async fn methods_that_the_era_has_not_are_not_served() {
 async fn an_answer_in_a_stream_is_an_answer() {
     let server = RawUpstream::calling(|heard| vec![events_head(), event(&heard.says("streamed")), last_chunk()]).await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let result = within(gateway.stateless().call("x", json!({}))).await;
+    let result = within(plain(&gateway).result_of("x", json!({}))).await;
     assert_eq!(result["content"][0]["text"], "streamed");
     assert_eq!(server.count("tools/call"), 1);
 }
@@ -389,8 +391,8 @@ async fn what_the_era_has_no_word_for_is_dropped_or_refused() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = gateway.stateless().declaring(json!({"elicitation": {}}));
-    let (answer, answers) = tokio::join!(client.request("tools/call", json!({"name": "x"})), async {
+    let client = Modern::new(&gateway).declares(json!({"elicitation": {}}));
+    let (reply, answers) = tokio::join!(client.request("tools/call", json!({"name": "x"})), async {
         let answers = server.until(|heard| {
             heard.iter().filter(|heard| heard.method.is_empty() && heard.body["id"].is_string()).count() >= 2
         });
@@ -398,7 +400,7 @@ async fn what_the_era_has_no_word_for_is_dropped_or_refused() {
         open.add_permits(1);
         answers
     });
-    assert!(answer.is_json());
+    assert!(!reply.is_events() && reply.error.is_null(), "{reply:?}");
     let answered = |id: &str| answers.iter().find(|heard| heard.body["id"] == id).unwrap().body.clone();
     assert_eq!(answered("t")["error"]["code"], -32601);
     assert_eq!(answered("p")["result"], json!({}));
@@ -417,9 +419,9 @@ async fn a_client_that_goes_away_before_its_call_is_sent_leaves_nothing_behind()
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = gateway.stateless();
+    let client = plain(&gateway);
     tokio::select! {
-        _ = client.request("tools/call", json!({"name": "x"})) => panic!("nothing was sent"),
+        _ = client.open("tools/call", json!({"name": "x"})) => panic!("nothing was sent"),
         _ = server.heard("initialize", 1) => {}
     }
     open.add_permits(1);
@@ -431,9 +433,9 @@ async fn a_client_that_goes_away_before_its_call_is_sent_leaves_nothing_behind()
 #[tokio::test]
 async fn a_wish_that_nobody_can_grant_is_refused_before_anything_is_sent() {
     let gateway = Gateway::start().await;
-    for (key, value) in [("io.modelcontextprotocol/logLevel", json!("loud")), ("progressToken", json!([1]))] {
-        let client = gateway.stateless().saying(key, value);
-        let (_, error) = client.error("tools/call", json!({"name": "echo", "arguments": {"text": "x"}})).await;
+    for (key, value) in [(LEVEL_KEY, json!("loud")), ("progressToken", json!([1]))] {
+        let params = json!({"name": "echo", "arguments": {"text": "x"}, "_meta": {key: value}});
+        let (_, error) = plain(&gateway).error("tools/call", params).await;
         assert_eq!(error["code"], -32602, "{key}");
     }
     assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
@@ -443,7 +445,7 @@ async fn a_wish_that_nobody_can_grant_is_refused_before_anything_is_sent() {
 async fn headers_of_this_era_stay_here() {
     let server = RawUpstream::start(|_| None).await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    gateway.stateless().call("x", json!({})).await;
+    plain(&gateway).result_of("x", json!({})).await;
     let heard = server.until(|heard| heard.iter().any(|heard| heard.method == "tools/call")).await;
     for request in heard.iter().filter(|heard| matches!(heard.method.as_str(), "initialize" | "tools/call")) {
         assert!(

@@ -140,7 +140,7 @@ async fn bodies_of_the_older_era_that_explode_do_not() {
 async fn bodies_of_the_newer_era_that_explode_do_not() {
     let (_server, binary) = start(Era::Both).await;
     let other = binary.client().open().await;
-    let client = Modern::at(&format!("http://{}", binary.address)).with_tasks();
+    let client = Modern::at(binary.address).with_tasks();
     let (many, escapes) = (keys(MANY), "\\u0041".repeat(FEWER));
     let claims = format!(r#""{VERSION_KEY}":"{MODERN}","{CAPABILITIES_KEY}":{{}}"#);
     let meta = format!(r#""_meta":{{{claims}}}"#);

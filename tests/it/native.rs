@@ -3,9 +3,9 @@
 
 use http::StatusCode;
 
-use crate::support::modern::TASKS;
+use crate::support::modern::{CAPABILITIES_KEY, TASKS};
 use crate::support::raw_upstream::{event, events_head, json_body};
-use crate::support::stateless::{CAPABILITIES, stateless, stream_of};
+use crate::support::stateless::{stateless, stream_of};
 use crate::support::{Gateway, Modern, RELATED, RawUpstream, Value, json, text_of};
 
 const ID: &str = "their own id";
@@ -60,7 +60,7 @@ async fn with_extension() -> RawUpstream {
     stateless(capabilities, |heard| {
         let task = json!({"taskId": ID, "status": "working", "createdAt": TIME, "lastUpdatedAt": TIME, "ttlMs": 7,
             "pollIntervalMs": 1});
-        let declares = heard.claim(CAPABILITIES)["extensions"][TASKS].is_object();
+        let declares = heard.claim(CAPABILITIES_KEY)["extensions"][TASKS].is_object();
         Some(match heard.method.as_str() {
             "tools/call" if declares => {
                 let mut handle = task;
@@ -168,7 +168,9 @@ async fn the_servers_tasks_are_listened_to_at_the_server() {
     assert_eq!(acknowledged, json!({"taskIds": [ID]}));
     let told = stream.message().await;
     assert_eq!((&told["method"], &told["params"]["taskId"]), (&json!("notifications/tasks"), &json!(ID)));
-    assert!(upstream.heard("subscriptions/listen", 1).await[0].claim(CAPABILITIES)["extensions"][TASKS].is_object());
+    assert!(
+        upstream.heard("subscriptions/listen", 1).await[0].claim(CAPABILITIES_KEY)["extensions"][TASKS].is_object()
+    );
     let without =
         Modern::new(&gateway).request("subscriptions/listen", json!({"notifications": {"taskIds": [ID]}})).await;
     assert_eq!(without.refusal(), (400, -32021));
@@ -205,7 +207,7 @@ async fn without_that_word_the_servers_tasks_are_hidden_and_the_gateways_stand_i
     assert_eq!(discovered["capabilities"]["extensions"], json!({TASKS: {}}));
     assert_eq!(client.text("a", json!({})).await, "usual");
     let heard = upstream.heard("tools/call", 1).await.remove(0);
-    assert!(heard.claim(CAPABILITIES).get("extensions").is_none(), "{}", heard.body);
+    assert!(heard.claim(CAPABILITIES_KEY).get("extensions").is_none(), "{}", heard.body);
     assert_eq!(client.request("tasks/get", json!({"taskId": ID})).await.refusal(), (200, -32602));
     assert_eq!(upstream.count("tasks/get"), 0);
 

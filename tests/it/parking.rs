@@ -7,13 +7,9 @@ use hyper::StatusCode;
 use taskgate::demo::server::Options;
 
 use super::support::{
-    Gateway, RawUpstream, Stateless, Value, json,
+    Gateway, Modern, RawUpstream, Value, json,
     raw_upstream::{Step, event, events_head, gate, json_body, last_chunk},
 };
-
-fn asking(gateway: &Gateway) -> Stateless {
-    gateway.stateless().declaring(json!({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}))
-}
 
 fn call(tool: &str) -> Value {
     json!({"name": tool, "arguments": {}})
@@ -37,8 +33,8 @@ fn named(name: &str) -> Value {
 #[tokio::test]
 async fn a_question_is_the_answer_and_the_next_call_brings_what_was_said() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask", json!({})).await;
     let requests = asked["inputRequests"].as_object().unwrap();
     let request = requests.values().next().unwrap();
     assert_eq!(request["method"], "elicitation/create");
@@ -55,8 +51,8 @@ async fn a_question_is_the_answer_and_the_next_call_brings_what_was_said() {
 #[tokio::test]
 async fn each_round_has_its_own_state_and_key() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let first = client.call("ask_twice", json!({})).await;
+    let client = Modern::new(&gateway);
+    let first = client.result_of("ask_twice", json!({})).await;
     let answered = retry("ask_twice", &first, &[named("Ada")]);
     let second = client.result("tools/call", answered.clone()).await;
     let key = |asked: &Value| asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
@@ -80,8 +76,8 @@ fn assert_stale((status, error): (StatusCode, Value)) {
 #[tokio::test]
 async fn two_questions_at_once_are_asked_together_or_one_after_the_other() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let mut asked = client.call("ask_two", json!({})).await;
+    let client = Modern::new(&gateway);
+    let mut asked = client.result_of("ask_two", json!({})).await;
     while asked["resultType"] == "input_required" {
         let answers: Vec<Value> = asked["inputRequests"]
             .as_object()
@@ -100,8 +96,8 @@ async fn two_questions_at_once_are_asked_together_or_one_after_the_other() {
 #[tokio::test]
 async fn urls_samples_and_roots_are_asked_for_as_well() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask_url", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask_url", json!({})).await;
     let request = asked["inputRequests"].as_object().unwrap().values().next().unwrap();
     assert_eq!(request["params"]["mode"], "url");
     assert!(request["params"].get("elicitationId").is_none(), "{request}");
@@ -114,7 +110,7 @@ async fn urls_samples_and_roots_are_asked_for_as_well() {
     again["arguments"] = json!({"text": "x"});
     assert_eq!(client.result("tools/call", again).await["content"][0]["text"], "short");
 
-    let asked = client.call("roots", json!({})).await;
+    let asked = client.result_of("roots", json!({})).await;
     let roots = json!({"roots": [{"uri": "file:///a"}]});
     let done = client.result("tools/call", retry("roots", &asked, &[roots])).await;
     assert_eq!(done["content"][0]["text"], "file:///a");
@@ -123,8 +119,8 @@ async fn urls_samples_and_roots_are_asked_for_as_well() {
 #[tokio::test]
 async fn missing_and_foreign_keys_get_the_same_questions_and_a_fresh_state() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let first = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let first = client.result_of("ask", json!({})).await;
     let mut asked = first.clone();
     for answers in [json!({}), json!({"other": named("Eve")}), Value::Null] {
         let mut again = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"]});
@@ -144,8 +140,8 @@ async fn missing_and_foreign_keys_get_the_same_questions_and_a_fresh_state() {
 #[tokio::test]
 async fn a_malformed_answer_is_refused_and_uses_nothing_up() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask", json!({})).await;
     for answer in [json!(1), json!({"action": "maybe"}), json!({"result": named("Ada")})] {
         let (status, error) = client.error("tools/call", retry("ask", &asked, &[answer])).await;
         assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)), "{error}");
@@ -160,13 +156,13 @@ async fn a_malformed_answer_is_refused_and_uses_nothing_up() {
 async fn a_state_is_good_only_for_its_caller_its_route_and_its_call() {
     let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).second_route().start().await;
     let forms = json!({"elicitation": {}});
-    let alice = gateway.stateless_as("alice").declaring(forms.clone());
-    let asked = alice.call("ask", json!({})).await;
+    let alice = Modern::new(&gateway).caller("alice").declares(forms.clone());
+    let asked = alice.result_of("ask", json!({})).await;
     let good = retry("ask", &asked, &[named("Ada")]);
     // Somebody else.
-    assert_stale(gateway.stateless_as("bob").declaring(forms.clone()).error("tools/call", good.clone()).await);
+    assert_stale(Modern::new(&gateway).caller("bob").declares(forms.clone()).error("tools/call", good.clone()).await);
     // Somewhere else.
-    let elsewhere = Stateless::of(gateway.client().caller("alice").path("/second")).declaring(forms);
+    let elsewhere = Modern::new(&gateway).caller("alice").path("/second").declares(forms);
     assert_stale(elsewhere.error("tools/call", good.clone()).await);
     // Something else.
     for (key, value) in [("name", json!("ask_twice")), ("arguments", json!({"message": "Another?"}))] {
@@ -195,21 +191,21 @@ async fn a_state_is_good_only_for_its_caller_its_route_and_its_call() {
 #[tokio::test]
 async fn of_two_retries_of_one_round_one_goes_on() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask", json!({})).await;
     let again = retry("ask", &asked, &[named("Ada")]);
-    let both = tokio::join!(client.response("tools/call", again.clone()), client.response("tools/call", again));
-    let results = [&both.0, &both.1].iter().filter(|response| response["result"].is_object()).count();
-    let errors = [&both.0, &both.1].iter().filter(|response| response["error"]["code"] == -32602).count();
-    assert_eq!((results, errors), (1, 1), "{both:?}");
+    let (one, other) = tokio::join!(client.request("tools/call", again.clone()), client.request("tools/call", again));
+    let (done, stale) = if one.error.is_null() { (one, other) } else { (other, one) };
+    assert!(done.result.is_object(), "{done:?}");
+    assert_eq!(stale.refusal(), (200, -32602));
     assert_eq!(gateway.upstream.stats().answers, 1);
 }
 
 #[tokio::test]
 async fn a_call_that_nobody_goes_on_with_is_cancelled_and_its_question_answered() {
     let gateway = Gateway::setup().tasks("input_timeout: 100ms").start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask", json!({})).await;
     let stats = gateway.seen(|stats| stats.tool("ask").finished == 1 && stats.deleted == 1).await;
     assert_eq!((stats.answers, stats.sessions), (1, 0));
     assert_stale(client.error("tools/call", retry("ask", &asked, &[named("Ada")])).await);
@@ -218,8 +214,8 @@ async fn a_call_that_nobody_goes_on_with_is_cancelled_and_its_question_answered(
 #[tokio::test]
 async fn a_client_that_leaves_during_its_retry_has_cancelled() {
     let gateway = Gateway::start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask_twice", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask_twice", json!({})).await;
     // The answer is not there yet when the connection closes, or it is and asks again: either way nobody goes on.
     drop(client.result("tools/call", retry("ask_twice", &asked, &[named("Ada")])));
     let open = gate();
@@ -231,9 +227,9 @@ async fn a_client_that_leaves_during_its_retry_has_cancelled() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
-    let asked = client.call("x", json!({})).await;
-    let again = client.request("tools/call", retry("x", &asked, &[json!({"action": "decline"})]));
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("x", json!({})).await;
+    let again = client.open("tools/call", retry("x", &asked, &[json!({"action": "decline"})]));
     tokio::select! {
         answer = again => panic!("nothing more was said: {:?}", answer.status),
         _ = server.until(|heard| heard.iter().any(|heard| heard.body["result"]["action"] == "decline")) => {}
@@ -254,8 +250,8 @@ async fn what_happens_while_nobody_waits_is_there_for_the_retry() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
-    let asked = client.call("x", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("x", json!({})).await;
     open.add_permits(1);
     let done = client.result("tools/call", retry("x", &asked, &[json!({"action": "cancel"})])).await;
     assert_eq!(done["content"][0]["text"], "without you");
@@ -287,8 +283,8 @@ async fn a_question_that_its_server_withdraws_is_not_waited_for() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
-    let mut asked = client.call("x", json!({})).await;
+    let client = Modern::new(&gateway);
+    let mut asked = client.result_of("x", json!({})).await;
     first.add_permits(1);
     second.add_permits(1);
     let mut rounds = 0;
@@ -312,15 +308,15 @@ async fn what_the_client_did_not_declare_ends_the_call() {
     ] {
         let server = asks_whatever_is_declared(tool).await;
         let strict = Gateway::setup().in_front_of(&server.url()).start().await;
-        let (status, error) =
-            strict.stateless().error("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        let client = Modern::new(&strict).declares(json!({}));
+        let (status, error) = client.error("tools/call", json!({"name": tool, "arguments": arguments})).await;
         assert_eq!((status, &error["code"]), (StatusCode::BAD_REQUEST, &json!(-32021)), "{tool}: {error}");
         assert_eq!(error["data"], json!({"requiredCapabilities": required}), "{tool}");
         // Its question was refused, and it hears that nobody waits.
         server.heard("notifications/cancelled", 1).await;
     }
     // A well-behaved server asks nothing then, and says so itself.
-    let result = gateway.stateless().call("ask", json!({})).await;
+    let result = Modern::new(&gateway).declares(json!({})).result_of("ask", json!({})).await;
     assert_eq!(result["isError"], true);
 }
 
@@ -356,7 +352,7 @@ async fn lists_and_completions_ask_nothing() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
+    let client = Modern::new(&gateway);
     let argument = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}});
     for (count, (method, params)) in
         [("tools/list", json!({})), ("completion/complete", argument)].into_iter().enumerate()
@@ -398,7 +394,7 @@ async fn prompts_and_resources_ask_too() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
+    let client = Modern::new(&gateway);
     for (method, params) in [("prompts/get", json!({"name": "p"})), ("resources/read", json!({"uri": "a:b"}))] {
         let asked = client.result(method, params).await;
         assert_eq!(asked["resultType"], "input_required");
@@ -424,8 +420,8 @@ async fn needs_a_url() -> RawUpstream {
 async fn a_url_that_is_needed_first_is_asked_for_and_the_call_sent_again() {
     let server = needs_a_url().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
-    let asked = client.call("x", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("x", json!({})).await;
     let request = asked["inputRequests"].as_object().unwrap().values().next().unwrap();
     assert_eq!(
         *request,
@@ -442,13 +438,14 @@ async fn a_url_that_is_needed_first_is_asked_for_and_the_call_sent_again() {
 async fn a_url_that_is_declined_or_cannot_be_asked_for_ends_the_call() {
     let server = needs_a_url().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let asked = asking(&gateway).call("x", json!({})).await;
-    let declined = asking(&gateway).result("tools/call", retry("x", &asked, &[json!({"action": "decline"})])).await;
+    let asked = Modern::new(&gateway).result_of("x", json!({})).await;
+    let declined =
+        Modern::new(&gateway).result("tools/call", retry("x", &asked, &[json!({"action": "decline"})])).await;
     assert_eq!(declined["isError"], true);
     assert_eq!(server.count("tools/call"), 1);
     let server = needs_a_url().await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = gateway.stateless().declaring(json!({"elicitation": {}}));
+    let client = Modern::new(&gateway).declares(json!({"elicitation": {}}));
     let (status, error) = client.error("tools/call", json!({"name": "x"})).await;
     assert_eq!((status, &error["code"]), (StatusCode::BAD_REQUEST, &json!(-32021)));
     assert_eq!(error["data"]["requiredCapabilities"], json!({"elicitation": {"url": {}}}));
@@ -459,22 +456,22 @@ async fn calls_that_wait_leave_most_of_a_route_to_others() {
     let callers = &["acme/alice", "acme/bob", "acme/carol"];
     let gateway = Gateway::setup().callers(callers).upstream("max_in_flight: 4").start().await;
     let [alice, bob, carol] =
-        ["alice", "bob", "carol"].map(|name| gateway.stateless_as(name).declaring(json!({"elicitation": {}})));
-    assert_eq!(alice.call("ask", json!({})).await["resultType"], "input_required");
+        ["alice", "bob", "carol"].map(|name| Modern::new(&gateway).caller(name).declares(json!({"elicitation": {}})));
+    assert_eq!(alice.result_of("ask", json!({})).await["resultType"], "input_required");
     assert_eq!(alice.error("tools/call", call("ask")).await.1["data"]["reason"], "parked_calls");
-    assert_eq!(bob.call("ask", json!({})).await["resultType"], "input_required");
+    assert_eq!(bob.result_of("ask", json!({})).await["resultType"], "input_required");
     assert_eq!(carol.error("tools/call", call("ask")).await.1["data"]["reason"], "parked_calls");
-    assert_eq!(carol.call("echo", json!({"text": "still"})).await["content"][0]["text"], "still");
+    assert_eq!(carol.result_of("echo", json!({"text": "still"})).await["content"][0]["text"], "still");
 }
 
 #[tokio::test]
 async fn only_so_many_calls_of_one_caller_wait() {
     let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).upstream("max_in_flight: 256").start().await;
     let forms = || json!({"elicitation": {}});
-    let alice = gateway.stateless_as("alice").declaring(forms());
+    let alice = Modern::new(&gateway).caller("alice").declares(forms());
     let mut last = Value::Null;
     for _ in 0..64 {
-        last = alice.call("ask", json!({})).await;
+        last = alice.result_of("ask", json!({})).await;
         assert_eq!(last["resultType"], "input_required");
     }
     let (status, error) = alice.error("tools/call", call("ask")).await;
@@ -482,16 +479,16 @@ async fn only_so_many_calls_of_one_caller_wait() {
     assert_eq!(error["data"]["reason"], "parked_calls");
     // Its server's question was answered all the same.
     gateway.seen(|stats| stats.tool("ask").finished == 1).await;
-    gateway.stateless_as("bob").declaring(forms()).call("ask", json!({})).await;
+    Modern::new(&gateway).caller("bob").declares(forms()).result_of("ask", json!({})).await;
     alice.result("tools/call", retry("ask", &last, &[named("Ada")])).await;
-    assert_eq!(alice.call("ask", json!({})).await["resultType"], "input_required");
+    assert_eq!(alice.result_of("ask", json!({})).await["resultType"], "input_required");
 }
 
 #[tokio::test]
 async fn a_question_on_the_servers_own_stream_reaches_the_client() {
     let gateway = Gateway::setup().server(Options { ask_on_get: true, ..Options::default() }).start().await;
-    let client = asking(&gateway);
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("ask", json!({})).await;
     let done = client.result("tools/call", retry("ask", &asked, &[named("Ada")])).await;
     assert_eq!(done["content"][0]["text"], "Hello, Ada");
 }
@@ -507,8 +504,8 @@ async fn a_server_that_dies_while_its_call_waits_is_an_error_for_the_retry() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = asking(&gateway);
-    let asked = client.call("x", json!({})).await;
+    let client = Modern::new(&gateway);
+    let asked = client.result_of("x", json!({})).await;
     open.add_permits(1);
     let (status, error) = client.error("tools/call", retry("x", &asked, &[json!({"action": "cancel"})])).await;
     assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("outcome_unknown")));

@@ -1,16 +1,22 @@
 //! Sessions of upstreams behind clients that have none: how many there are, who shares them, and when they end.
 
+use http::StatusCode;
 use taskgate::demo::server::{Options, Stats};
 
 use super::support::{
     Gateway, Modern, RawUpstream, Value, json,
     raw_upstream::{bare, json_body, whole, with_session},
-    text_of, within,
+    within,
 };
 
 /// A gateway in front of a server with sessions, with two callers.
 async fn with_callers() -> Gateway {
     Gateway::setup().callers(&["acme/alice", "acme/bob"]).start().await
+}
+
+/// A caller's client that declares nothing.
+fn caller(gateway: &Gateway, subject: &str) -> Modern {
+    Modern::new(gateway).declares(json!({})).caller(subject)
 }
 
 fn forms() -> Value {
@@ -24,11 +30,11 @@ fn count_of(stats: &Stats, method: &'static str) -> u64 {
 #[tokio::test]
 async fn a_pooled_session_adds_no_round_trip_after_the_first_call() {
     let gateway = with_callers().await;
-    let alice = gateway.stateless_as("alice");
-    alice.call("echo", json!({"text": "a"})).await;
+    let alice = caller(&gateway, "alice");
+    alice.result_of("echo", json!({"text": "a"})).await;
     let before = gateway.upstream.stats();
     for text in ["b", "c", "d"] {
-        let result = alice.call("echo", json!({"text": text})).await;
+        let result = alice.result_of("echo", json!({"text": text})).await;
         assert_eq!(result["content"][0]["text"], text);
     }
     alice.result("tools/list", json!({})).await;
@@ -40,16 +46,16 @@ async fn a_pooled_session_adds_no_round_trip_after_the_first_call() {
 #[tokio::test]
 async fn an_interactive_session_is_one_calls_at_a_time_and_kept_for_the_next() {
     let gateway = with_callers().await;
-    let alice = gateway.stateless_as("alice").declaring(forms());
-    let (held, _) = tokio::join!(alice.call("hold", json!({"seconds": null})), async {
+    let alice = caller(&gateway, "alice").declares(forms());
+    let (held, _) = tokio::join!(alice.result_of("hold", json!({"seconds": null})), async {
         gateway.started("hold", 1).await;
-        alice.call("echo", json!({"text": "beside"})).await;
+        alice.result_of("echo", json!({"text": "beside"})).await;
         assert_eq!(gateway.upstream.stats().sessions_opened, 2);
-        alice.call("release", json!({})).await;
+        alice.result_of("release", json!({})).await;
     });
     assert_eq!(held["resultType"], "complete");
     let before = gateway.seen(|stats| stats.get_streams == 2).await;
-    alice.call("echo", json!({"text": "again"})).await;
+    alice.result_of("echo", json!({"text": "again"})).await;
     let after = gateway.upstream.stats();
     assert_eq!((after.sessions_opened, after.http_requests), (2, before.http_requests + 1));
 }
@@ -57,12 +63,12 @@ async fn an_interactive_session_is_one_calls_at_a_time_and_kept_for_the_next() {
 #[tokio::test]
 async fn callers_and_capabilities_have_sessions_of_their_own() {
     let gateway = with_callers().await;
-    let (alice, bob) = (gateway.stateless_as("alice"), gateway.stateless_as("bob"));
-    alice.call("count", json!({})).await;
-    bob.call("count", json!({})).await;
+    let (alice, bob) = (caller(&gateway, "alice"), caller(&gateway, "bob"));
+    alice.result_of("count", json!({})).await;
+    bob.result_of("count", json!({})).await;
     assert_eq!(gateway.upstream.stats().sessions_opened, 2);
-    let asked = gateway.stateless_as("alice").declaring(json!({"sampling": {}, "elicitation": {"url": {}}}));
-    asked.call("count", json!({})).await;
+    let asked = caller(&gateway, "alice").declares(json!({"sampling": {}, "elicitation": {"url": {}}}));
+    asked.result_of("count", json!({})).await;
     let stats = gateway.upstream.stats();
     assert_eq!(stats.sessions_opened, 3);
     let told: Value = serde_json::from_slice(&stats.last_initialize).unwrap();
@@ -73,9 +79,9 @@ async fn callers_and_capabilities_have_sessions_of_their_own() {
 #[tokio::test]
 async fn callers_who_cannot_be_told_apart_get_a_session_for_each_call() {
     let gateway = Gateway::start().await;
-    let client = gateway.stateless();
+    let client = Modern::new(&gateway).declares(json!({}));
     for _ in 0..2 {
-        client.call("echo", json!({"text": "x"})).await;
+        client.result_of("echo", json!({"text": "x"})).await;
     }
     let stats = gateway.seen(|stats| stats.deleted == 2).await;
     assert_eq!((stats.sessions_opened, stats.sessions), (2, 0));
@@ -85,10 +91,10 @@ async fn callers_who_cannot_be_told_apart_get_a_session_for_each_call() {
 #[tokio::test]
 async fn a_server_without_sessions_is_greeted_once() {
     let gateway = Gateway::setup().server(Options { stateless: true, ..Options::default() }).start().await;
-    let client = gateway.stateless();
-    client.call("echo", json!({"text": "x"})).await;
+    let client = Modern::new(&gateway).declares(json!({}));
+    client.result_of("echo", json!({"text": "x"})).await;
     let before = gateway.upstream.stats();
-    client.call("echo", json!({"text": "y"})).await;
+    client.result_of("echo", json!({"text": "y"})).await;
     let after = gateway.upstream.stats();
     assert_eq!((after.http_requests - before.http_requests, count_of(&after, "initialize")), (1, 1));
 }
@@ -96,8 +102,8 @@ async fn a_server_without_sessions_is_greeted_once() {
 #[tokio::test]
 async fn concurrent_first_calls_open_one_session() {
     let gateway = with_callers().await;
-    let alice = gateway.stateless_as("alice");
-    let calls = (0..20).map(|n| alice.call("echo", json!({"text": n.to_string()})));
+    let alice = caller(&gateway, "alice");
+    let calls = (0..20).map(|n| alice.result_of("echo", json!({"text": n.to_string()})));
     let results = futures_util::future::join_all(calls).await;
     for (n, result) in results.iter().enumerate() {
         assert_eq!(result["content"][0]["text"], n.to_string());
@@ -108,10 +114,10 @@ async fn concurrent_first_calls_open_one_session() {
 #[tokio::test]
 async fn a_forgotten_session_is_opened_anew_and_the_call_sent_once_more() {
     let gateway = with_callers().await;
-    let alice = gateway.stateless_as("alice");
-    alice.call("count", json!({})).await;
+    let alice = caller(&gateway, "alice");
+    alice.result_of("count", json!({})).await;
     gateway.upstream.forget_sessions();
-    let result = alice.call("count", json!({})).await;
+    let result = alice.result_of("count", json!({})).await;
     // Once: it was not executed the first time.
     assert_eq!(result["content"][0]["text"], "2");
     assert_eq!(gateway.upstream.stats().sessions_opened, 2);
@@ -120,7 +126,7 @@ async fn a_forgotten_session_is_opened_anew_and_the_call_sent_once_more() {
 #[tokio::test]
 async fn a_task_on_a_forgotten_session_is_begun_on_another() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).tasks("defer: 0s").start().await;
-    let alice = Modern::new(&gateway).declares(json!({})).with_tasks().caller("alice");
+    let alice = caller(&gateway, "alice").with_tasks();
     for count in ["1", "2"] {
         let id = alice.start("count", json!({})).await;
         assert_eq!(alice.until(&id, "completed").await["result"]["content"][0]["text"], count);
@@ -132,9 +138,9 @@ async fn a_task_on_a_forgotten_session_is_begun_on_another() {
 #[tokio::test]
 async fn a_server_that_was_started_anew_costs_nobody_an_answer_however_many_sessions_were_idle() {
     let gateway = with_callers().await;
-    let alice = gateway.stateless_as("alice").declaring(forms());
+    let alice = caller(&gateway, "alice").declares(forms());
     // As many as are in use at once are idle afterwards, up to a bound.
-    let many = futures_util::future::join_all((0..20).map(|_| alice.call("hold", json!({}))));
+    let many = futures_util::future::join_all((0..20).map(|_| alice.result_of("hold", json!({}))));
     tokio::join!(many, async {
         gateway.started("hold", 20).await;
         gateway.upstream.release();
@@ -143,7 +149,7 @@ async fn a_server_that_was_started_anew_costs_nobody_an_answer_however_many_sess
     assert_eq!((kept.sessions_opened, kept.sessions), (20, 16));
     gateway.upstream.forget_sessions();
     for count in ["1", "2", "3", "4"] {
-        assert_eq!(alice.call("count", json!({})).await["content"][0]["text"], count);
+        assert_eq!(alice.result_of("count", json!({})).await["content"][0]["text"], count);
     }
     assert_eq!(gateway.upstream.stats().sessions_opened, 21);
 }
@@ -151,7 +157,7 @@ async fn a_server_that_was_started_anew_costs_nobody_an_answer_however_many_sess
 #[tokio::test]
 async fn a_call_that_waits_for_a_place_has_no_session_yet() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).upstream("max_in_flight: 1").start().await;
-    let alice = gateway.stateless_as("alice").declaring(forms());
+    let alice = caller(&gateway, "alice").declares(forms());
     let tasks = Modern::new(&gateway).with_tasks().caller("alice");
     let waiting = async {
         // Only now: whichever came first would have the place.
@@ -164,25 +170,25 @@ async fn a_call_that_waits_for_a_place_has_no_session_yet() {
             assert_eq!(gateway.upstream.stats().sessions_opened, 1);
             gateway.upstream.release();
         };
-        tokio::join!(alice.call("echo", json!({"text": "x"})), meanwhile)
+        tokio::join!(alice.result_of("echo", json!({"text": "x"})), meanwhile)
     };
-    within(async { tokio::join!(alice.call("hold", json!({})), Box::pin(waiting)) }).await;
+    within(async { tokio::join!(alice.result_of("hold", json!({})), Box::pin(waiting)) }).await;
 }
 
 #[tokio::test]
 async fn a_server_that_forgets_every_session_at_once_is_not_asked_for_ever() {
     let server = RawUpstream::start(|heard| (heard.method == "tools/call").then(|| vec![bare(404)])).await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
-    let response = gateway.stateless_as("alice").response("tools/call", json!({"name": "x"})).await;
-    assert_eq!(response["error"]["data"]["reason"], "upstream_unreachable", "{response}");
+    let (status, error) = caller(&gateway, "alice").error("tools/call", json!({"name": "x"})).await;
+    assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("upstream_unreachable")), "{error}");
     assert_eq!((server.count("initialize"), server.count("tools/call")), (2, 2));
 }
 
 #[tokio::test]
 async fn idle_sessions_end() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).sections("sessions: {idle: 100ms}").start().await;
-    gateway.stateless_as("alice").declaring(forms()).call("echo", json!({"text": "x"})).await;
-    gateway.stateless_as("alice").call("echo", json!({"text": "x"})).await;
+    caller(&gateway, "alice").declares(forms()).result_of("echo", json!({"text": "x"})).await;
+    caller(&gateway, "alice").result_of("echo", json!({"text": "x"})).await;
     let stats = gateway.seen(|stats| stats.deleted == 2).await;
     assert_eq!((stats.sessions_opened, stats.sessions), (2, 0));
 }
@@ -190,25 +196,25 @@ async fn idle_sessions_end() {
 #[tokio::test]
 async fn the_one_that_was_idle_longest_makes_room() {
     let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).sections("sessions: {max: 1}").start().await;
-    for caller in ["alice", "bob", "alice"] {
-        gateway.stateless_as(caller).call("echo", json!({"text": "x"})).await;
+    for subject in ["alice", "bob", "alice"] {
+        caller(&gateway, subject).result_of("echo", json!({"text": "x"})).await;
     }
     let stats = gateway.seen(|stats| stats.deleted == 2).await;
     assert_eq!((stats.sessions_opened, stats.sessions), (3, 1));
-    let alice = gateway.stateless_as("alice");
-    tokio::join!(alice.call("hold", json!({"seconds": null})), async {
+    let alice = caller(&gateway, "alice");
+    tokio::join!(alice.result_of("hold", json!({"seconds": null})), async {
         gateway.started("hold", 1).await;
-        let (_, error) = gateway.stateless_as("bob").error("tools/call", json!({"name": "echo"})).await;
+        let (_, error) = caller(&gateway, "bob").error("tools/call", json!({"name": "echo"})).await;
         assert_eq!((&error["code"], &error["data"]["reason"]), (&json!(429), &json!("sessions")));
-        alice.call("release", json!({})).await;
+        alice.result_of("release", json!({})).await;
     });
 }
 
 #[tokio::test]
 async fn sessions_end_with_the_gateway() {
     let mut gateway = with_callers().await;
-    gateway.stateless_as("alice").call("echo", json!({"text": "x"})).await;
-    gateway.stateless_as("bob").declaring(forms()).call("echo", json!({"text": "x"})).await;
+    caller(&gateway, "alice").result_of("echo", json!({"text": "x"})).await;
+    caller(&gateway, "bob").declares(forms()).result_of("echo", json!({"text": "x"})).await;
     gateway.stop().await;
     let stats = gateway.seen(|stats| stats.deleted == 2).await;
     assert_eq!(stats.sessions, 0);
@@ -223,8 +229,8 @@ async fn a_server_that_chooses_an_older_version_is_told_what_it_can_read() {
     })
     .await;
     let gateway = Gateway::setup().in_front_of(&server.url()).start().await;
-    let client = gateway.stateless().declaring(json!({"elicitation": {"url": {}}}));
-    client.call("x", json!({})).await;
+    let client = Modern::new(&gateway).declares(json!({"elicitation": {"url": {}}}));
+    client.result_of("x", json!({})).await;
     let told = server.heard("initialize", 2).await;
     assert_eq!(told[0].body["params"]["capabilities"], json!({"elicitation": {"url": {}}}));
     assert_eq!(told[1].body["params"]["capabilities"], json!({}));
@@ -236,10 +242,10 @@ async fn a_server_that_chooses_an_older_version_is_told_what_it_can_read() {
 async fn a_server_that_cannot_be_reached_or_refuses_is_an_error_and_is_tried_again() {
     let server = RawUpstream::start(|heard| (heard.method == "initialize").then(|| vec![bare(500)])).await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
-    let alice = gateway.stateless_as("alice");
+    let alice = caller(&gateway, "alice");
     for tries in 1..3 {
-        let response = within(alice.response("tools/call", json!({"name": "x"}))).await;
-        assert_eq!(response["error"]["code"], -32603, "{response}");
+        let reply = within(alice.request("tools/call", json!({"name": "x"}))).await;
+        assert_eq!(reply.refusal(), (200, -32603), "{reply:?}");
         assert_eq!(server.count("initialize"), tries);
     }
 }
@@ -247,25 +253,23 @@ async fn a_server_that_cannot_be_reached_or_refuses_is_an_error_and_is_tried_aga
 #[tokio::test]
 async fn a_server_over_stdio_has_a_process_for_each_caller() {
     let gateway = Gateway::setup().callers(&["acme/alice", "acme/bob"]).stdio(&[]).start().await;
-    for (caller, count) in [("alice", "1"), ("alice", "2"), ("bob", "1"), ("alice", "3")] {
-        let client = gateway.stateless_as(caller);
-        let response = client.response("tools/call", json!({"name": "count", "arguments": {}})).await;
-        assert_eq!(text_of(&response), count, "{caller}");
+    for (subject, count) in [("alice", "1"), ("alice", "2"), ("bob", "1"), ("alice", "3")] {
+        assert_eq!(caller(&gateway, subject).text("count", json!({})).await, count, "{subject}");
     }
 }
 
 #[tokio::test]
 async fn a_pinned_session_is_all_that_a_caller_has() {
     let gateway = Gateway::setup().upstream("sessions: pinned").callers(&["acme/alice"]).start().await;
-    let client = gateway.stateless_as("alice").declaring(forms());
-    client.call("count", json!({})).await;
+    let client = caller(&gateway, "alice").declares(forms());
+    client.result_of("count", json!({})).await;
     client.result("tools/list", json!({})).await;
     // Calls that may ask take turns; lists don't wait for them.
     let (first, second, ()) = tokio::join!(
-        client.call("hold", json!({"seconds": null})),
+        client.result_of("hold", json!({"seconds": null})),
         async {
             gateway.started("hold", 1).await;
-            client.call("count", json!({})).await
+            client.result_of("count", json!({})).await
         },
         async {
             gateway.started("hold", 1).await;
@@ -279,7 +283,7 @@ async fn a_pinned_session_is_all_that_a_caller_has() {
     // Callers who can't be told apart may share one where the route says so.
     let gateway = Gateway::setup().upstream("sessions: pinned").start().await;
     for _ in 0..2 {
-        gateway.stateless().call("count", json!({})).await;
+        Modern::new(&gateway).declares(json!({})).result_of("count", json!({})).await;
     }
     assert_eq!(gateway.upstream.stats().sessions_opened, 1);
 }
@@ -287,9 +291,9 @@ async fn a_pinned_session_is_all_that_a_caller_has() {
 #[tokio::test]
 async fn a_route_may_want_a_session_for_each_call() {
     let gateway = Gateway::setup().upstream("sessions: per_call").callers(&["acme/alice"]).start().await;
-    let client = gateway.stateless_as("alice").declaring(forms());
+    let client = caller(&gateway, "alice").declares(forms());
     for _ in 0..2 {
-        client.call("echo", json!({"text": "x"})).await;
+        client.result_of("echo", json!({"text": "x"})).await;
     }
     let stats = gateway.seen(|stats| stats.deleted == 2).await;
     assert_eq!((stats.sessions_opened, stats.sessions, stats.get_streams), (2, 0, 0));
@@ -298,12 +302,12 @@ async fn a_route_may_want_a_session_for_each_call() {
 #[tokio::test]
 async fn a_call_that_waits_for_its_turn_ends_with_its_client() {
     let gateway = Gateway::setup().upstream("sessions: pinned").callers(&["acme/alice"]).start().await;
-    let client = gateway.stateless_as("alice").declaring(forms());
-    let other = gateway.stateless_as("alice").declaring(forms());
-    let (held, ()) = tokio::join!(client.call("hold", json!({"seconds": null})), async {
+    let client = caller(&gateway, "alice").declares(forms());
+    let other = caller(&gateway, "alice").declares(forms());
+    let (held, ()) = tokio::join!(client.result_of("hold", json!({"seconds": null})), async {
         gateway.started("hold", 1).await;
         {
-            let waiting = other.call("echo", json!({"text": "never"}));
+            let waiting = other.result_of("echo", json!({"text": "never"}));
             tokio::select! {
                 _ = waiting => panic!("it was not its turn"),
                 // Whatever takes a round trip.
@@ -313,7 +317,7 @@ async fn a_call_that_waits_for_its_turn_ends_with_its_client() {
         gateway.upstream.release();
     });
     assert_eq!(held["resultType"], "complete");
-    client.call("count", json!({})).await;
+    client.result_of("count", json!({})).await;
     assert_eq!(gateway.upstream.stats().tool("echo").started, 0);
 }
 
@@ -335,23 +339,21 @@ async fn a_server_that_wants_sessions_from_now_on_is_greeted_again() {
     })
     .await;
     let gateway = Gateway::setup().callers(&["acme/alice"]).in_front_of(&server.url()).start().await;
-    let alice = gateway.stateless_as("alice");
-    alice.call("a", json!({})).await;
-    alice.call("b", json!({})).await;
+    let alice = caller(&gateway, "alice");
+    alice.result_of("a", json!({})).await;
+    alice.result_of("b", json!({})).await;
     assert_eq!(server.count("initialize"), 1);
     let (_, error) = alice.error("tools/call", json!({"name": "refused"})).await;
     assert_eq!(error["code"], -32600);
-    alice.call("c", json!({})).await;
+    alice.result_of("c", json!({})).await;
     assert_eq!(server.count("initialize"), 2);
 }
 
 #[tokio::test]
 async fn a_server_over_stdio_that_dies_is_started_again() {
     let gateway = Gateway::setup().callers(&["acme/alice"]).stdio(&[]).start().await;
-    let alice = gateway.stateless_as("alice").declaring(forms());
-    alice.call("count", json!({})).await;
-    let response = alice.response("tools/call", json!({"name": "fault", "arguments": {"kind": "exit"}})).await;
-    assert_eq!(response["error"]["code"], -32603, "{response}");
-    let response = alice.response("tools/call", json!({"name": "count", "arguments": {}})).await;
-    assert_eq!(text_of(&response), "1");
+    let alice = caller(&gateway, "alice").declares(forms());
+    alice.result_of("count", json!({})).await;
+    assert_eq!(alice.call("fault", json!({"kind": "exit"})).await.refusal(), (200, -32603));
+    assert_eq!(alice.text("count", json!({})).await, "1");
 }

@@ -6,7 +6,8 @@ use taskgate::config::{SealKey, Settings};
 use taskgate::demo::server::{Era, Options};
 use taskgate::replica::Replicas as _;
 
-use crate::support::{Client, Gateway, Opening, Setup, Stateless, json, related, text_of, within};
+use crate::support::modern::Reply;
+use crate::support::{Client, Gateway, Modern, Opening, Setup, json, related, text_of, within};
 
 const ELICIT: &str = "elicitation/create";
 const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
@@ -162,16 +163,20 @@ async fn a_stop_ends_nobody_s_session() {
 #[tokio::test]
 async fn a_call_that_waits_for_its_client_is_found_wherever_the_next_call_lands() {
     let gateway = three().start().await;
-    let client = || gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
-    let (plain, escaping) = (client(), client().spelling("requestState", "request\\u0053tate"));
-    for (name, client) in [("Ann", &plain), ("Bob", &plain), ("Cy", &plain), ("Di", &escaping), ("Ed", &escaping)] {
+    let client = Modern::new(&gateway).declares(json!({"elicitation": {"form": {}}}));
+    let (plain, escaped) = ("requestState", "request\\u0053tate");
+    for (name, spelt) in [("Ann", plain), ("Bob", plain), ("Cy", plain), ("Di", escaped), ("Ed", escaped)] {
         let asked = client.call("ask", json!({})).await;
-        let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
         let answer = json!({"action": "accept", "content": {"name": name}});
-        let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"],
-            "inputResponses": {key: answer}});
-        let done = client.result("tools/call", params).await;
-        assert_eq!(done["content"][0]["text"], format!("Hello, {name}"));
+        let params = json!({"name": "ask", "arguments": {}, "requestState": asked.result["requestState"],
+            "inputResponses": {asked.key(): answer}});
+        let params = client.params(params);
+        let id = json!(client.next_id());
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string();
+        let headers = client.headers("tools/call", &params);
+        let answer = client.send(headers, &[], body.replace(plain, spelt)).await.unwrap();
+        let done = Reply::read(answer, "tools/call", &id).await;
+        assert_eq!(done.text(), format!("Hello, {name}"));
     }
     assert_eq!(gateway.upstream.stats().tool("ask").started, 5);
 }
@@ -181,7 +186,7 @@ async fn a_list_is_read_on_wherever_the_next_page_is_asked_for() {
     let options = Options { page_size: Some(3), ..Options::default() };
     let setup = three().server(options).upstream("sessions: pooled").callers(&["acme/alice"]);
     let gateway = setup.start().await;
-    let client = gateway.stateless_as("alice");
+    let client = Modern::new(&gateway).declares(json!({})).caller("alice");
     let mut names = Vec::new();
     let mut params = json!({});
     loop {
@@ -200,11 +205,10 @@ async fn a_list_is_read_on_wherever_the_next_page_is_asked_for() {
 #[tokio::test]
 async fn a_call_that_waited_in_one_that_is_gone_is_like_any_that_is_over() {
     let mut gateway = three().start().await;
-    let client =
-        Stateless::of(Opening::at(gateway.replicas[0].address)).declaring(json!({"elicitation": {"form": {}}}));
-    let asked = client.call("ask", json!({})).await;
+    let client = Modern::at(gateway.replicas[0].address).declares(json!({"elicitation": {"form": {}}}));
+    let asked = client.result_of("ask", json!({})).await;
     gateway.kill(0).await;
-    let client = gateway.stateless().declaring(json!({"elicitation": {"form": {}}}));
+    let client = Modern::new(&gateway).declares(json!({"elicitation": {"form": {}}}));
     let params = json!({"name": "ask", "arguments": {}, "requestState": asked["requestState"], "inputResponses": {}});
     let (status, error) = client.error("tools/call", params).await;
     assert_eq!((status, &error["code"]), (StatusCode::OK, &json!(-32602)), "{error}");

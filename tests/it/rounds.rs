@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use crate::support::modern::CAPABILITIES_KEY;
 use crate::support::raw_upstream::{Heard, RawUpstream, Step, event, event_with_id, events_head, gate, json_body};
-use crate::support::stateless::{CAPABILITIES, calling, form, stream_of};
+use crate::support::stateless::{calling, form, stream_of};
 use crate::support::{Client, Gateway, RELATED, Value, json, related, text_of, within};
 
 async fn in_front_of(upstream: &RawUpstream) -> Gateway {
@@ -77,7 +78,7 @@ async fn a_task_is_asked_in_rounds_and_its_call_goes_on() {
     );
     assert_eq!(second.body["params"]["arguments"], first.body["params"]["arguments"]);
     assert_eq!((header(&second.headers, "mcp-method"), header(&second.headers, "mcp-name")), ("tools/call", "a"));
-    assert_eq!(second.claim(CAPABILITIES)["sampling"], json!({}));
+    assert_eq!(second.claim(CAPABILITIES_KEY)["sampling"], json!({}));
 }
 
 #[tokio::test]

@@ -45,8 +45,8 @@ async fn the_gateways_own_token_goes_with_every_message() {
         assert_eq!(text_of(&client.call("echo", json!({"text": "a"})).await), "a");
         let task = client.start("echo", json!({"text": "b"})).await;
         assert_eq!(text_of(&client.outcome(&task).await), "b");
-        let modern = gateway.stateless();
-        assert_eq!(modern.call("echo", json!({"text": "c"})).await["content"][0]["text"], "c");
+        let modern = Modern::new(&gateway).declares(json!({}));
+        assert_eq!(modern.text("echo", json!({"text": "c"})).await, "c");
         client.delete().await;
         if era == Era::Legacy {
             authority.until_called("DELETE", 1).await;
@@ -72,7 +72,8 @@ async fn without_a_token_nothing_is_sent() {
     assert_eq!(response["error"]["code"], -32603, "{response}");
     assert_eq!(response["error"]["data"]["reason"], "upstream_unreachable");
     assert!(!response.to_string().contains("hush") && !response.to_string().contains("token_url"), "{response}");
-    let (status, error) = gateway.stateless().error("tools/call", json!({"name": "echo", "arguments": {}})).await;
+    let modern = Modern::new(&gateway).declares(json!({}));
+    let (status, error) = modern.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
     assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("upstream_unreachable")));
     assert!(authority.asked("/mcp").is_empty());
 }
@@ -118,7 +119,7 @@ async fn what_the_gateway_shows_is_its_own_affair() {
             assert_eq!(outcome["error"]["data"]["reason"], "upstream_protocol", "{outcome}");
             // The client's own stream is the gateway's, whatever the server has.
             assert!(client.get(None).await.header("www-authenticate").is_none());
-            let modern = gateway.stateless();
+            let modern = Modern::new(&gateway).declares(json!({}));
             let (status, error) = modern.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
             assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("upstream_protocol")));
         }
@@ -201,7 +202,8 @@ async fn a_refusal_of_what_the_caller_showed_is_theirs_to_hear() {
         let (_, answer) = gateway.client().initialize().await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{era:?}");
         assert!(answer.header("www-authenticate").unwrap().contains(&theirs), "{:?}", answer.headers);
-        let answer = gateway.stateless().request("tools/call", json!({"name": "echo", "arguments": {}})).await;
+        let modern = Modern::new(&gateway).declares(json!({}));
+        let answer = modern.open("tools/call", json!({"name": "echo", "arguments": {}})).await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{era:?}");
         assert!(answer.header("www-authenticate").unwrap().contains(&theirs), "{:?}", answer.headers);
         let client = gateway.client().token(&authority.token("tools")).open().await;
@@ -367,7 +369,7 @@ async fn each_callers_messages_carry_a_token_of_theirs() {
         assert!(!shown.iter().any(|shown| shown.contains(&ann) || shown.contains(&bob)), "{era:?}");
         // A key of the gateway's own means nothing elsewhere.
         let calls = authority.asked("/mcp").len();
-        let bot = gateway.stateless_as("bot");
+        let bot = Modern::new(&gateway).declares(json!({})).caller("bot");
         let (status, error) = bot.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
         assert_eq!((status, &error["data"]["reason"]), (StatusCode::OK, &json!("upstream_unreachable")), "{era:?}");
         assert_eq!(authority.asked("/mcp").len(), calls, "{era:?}");

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::replicas::{Balancer, Common, Replica};
-use super::{Client, Exposition, Opening, Stateless, json, within};
+use super::{Client, Exposition, Opening, json, within};
 
 /// What is to be started. Each method takes the inside of a YAML flow mapping, as in `max_body: 1KiB, ...`.
 pub(crate) struct Setup {
@@ -381,16 +381,6 @@ impl Gateway {
     /// A client of the newest version that can answer everything.
     pub(crate) async fn open(&self) -> Client {
         self.client().open().await
-    }
-
-    /// A client of the stateless era that declares nothing.
-    pub(crate) fn stateless(&self) -> Stateless {
-        Stateless::of(self.client())
-    }
-
-    /// The same as one of the callers.
-    pub(crate) fn stateless_as(&self, subject: &str) -> Stateless {
-        Stateless::of(self.client().caller(subject))
     }
 
     /// The same as one of the callers.

@@ -1,6 +1,7 @@
 //! A client of the modern era, 2026-07-28: each request says all of itself, in `_meta` and in header fields. It looks at
 //! every answer as closely as the specification allows: see [`check_result`].
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -23,9 +24,10 @@ pub(crate) const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 pub(crate) const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The key of who the client is.
 pub(crate) const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
+/// The key of the least level of what is logged.
+pub(crate) const LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// The key of a subscription.
 pub(crate) const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
-
 /// The key of who the server is.
 pub(crate) const SERVER_KEY: &str = "io.modelcontextprotocol/serverInfo";
 
@@ -36,7 +38,7 @@ const CACHEABLE: [&str; 6] =
 /// A client. Nothing is opened and nothing remembered, except which ids were used.
 pub(crate) struct Modern {
     http: legacy::Client<HttpConnector, Full<Bytes>>,
-    base: String,
+    address: SocketAddr,
     path: String,
     key: Option<String>,
     capabilities: Value,
@@ -46,14 +48,14 @@ pub(crate) struct Modern {
 impl Modern {
     /// One that can answer every question, and does not declare the tasks extension.
     pub(crate) fn new(gateway: &Gateway) -> Self {
-        Self::at(&format!("http://{}", gateway.address))
+        Self::at(gateway.address)
     }
 
-    /// The same at another place.
-    pub(crate) fn at(base: &str) -> Self {
+    /// The same at the gateway of that address.
+    pub(crate) fn at(address: SocketAddr) -> Self {
         Self {
             http: legacy::Client::builder(TokioExecutor::new()).build_http(),
-            base: base.to_owned(),
+            address,
             path: "/mcp".to_owned(),
             key: None,
             capabilities: json!({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}),
@@ -149,7 +151,7 @@ impl Modern {
         }
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = format!("{}{}", self.base, self.path).parse().unwrap();
+        *request.uri_mut() = format!("http://{}{}", self.address, self.path).parse().unwrap();
         *request.headers_mut() = headers;
         let answer = within(self.http.request(request)).await.map(Answer::new)?;
         assert_eq!(answer.header("mcp-session-id"), None, "there are no sessions");
@@ -198,9 +200,26 @@ impl Modern {
         }
     }
 
-    /// Calls a tool.
+    /// Sends a request that is answered with an error; its status and the error.
+    #[track_caller]
+    pub(crate) fn error(&self, method: &str, params: Value) -> impl Future<Output = (StatusCode, Value)> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let reply = self.request(method, params).await;
+            assert!(reply.error.is_object(), "no error at {caller}: {}", reply.result);
+            (reply.status, reply.error)
+        }
+    }
+
+    /// Calls a tool; what came, be it an error.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Reply {
         self.request("tools/call", json!({"name": tool, "arguments": arguments})).await
+    }
+
+    /// Calls a tool; its result.
+    #[track_caller]
+    pub(crate) fn result_of(&self, tool: &str, arguments: Value) -> impl Future<Output = Value> {
+        self.result("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
     /// Calls a tool; the text of its result.

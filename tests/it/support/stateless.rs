@@ -1,12 +1,8 @@
 //! A strict server of the modern era alone that answers with exact bytes; what it does with calls, the test says.
 
+use super::modern::{CAPABILITIES_KEY, MODERN, SERVER_KEY, VERSION_KEY};
 use super::raw_upstream::{Heard, RawUpstream, Step, bare, event, events_head, json_body, last_chunk, whole};
 use super::{Value, json};
-
-const VERSION: &str = "2026-07-28";
-/// The keys of what a request says of itself.
-pub(crate) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-pub(crate) const LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 impl Heard {
     /// What the request says of itself.
@@ -79,8 +75,8 @@ fn check(heard: &Heard) -> Option<Vec<Step>> {
         return Some(vec![bare(405)]);
     }
     let header = |name: &str| heard.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if heard.method == "initialize" || heard.claim("io.modelcontextprotocol/protocolVersion") != VERSION {
-        let error = json!({"code": -32022, "message": "no", "data": {"supported": [VERSION], "requested": ""}});
+    if heard.method == "initialize" || heard.claim(VERSION_KEY) != MODERN {
+        let error = json!({"code": -32022, "message": "no", "data": {"supported": [MODERN], "requested": ""}});
         return Some(vec![heard.refuses(400, &error)]);
     }
     let params = &heard.body["params"];
@@ -90,11 +86,11 @@ fn check(heard: &Heard) -> Option<Vec<Step>> {
         "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
         _ => None,
     };
-    let is_agreed = header("mcp-protocol-version") == VERSION
+    let is_agreed = header("mcp-protocol-version") == MODERN
         && header("mcp-method") == heard.method
         && header("mcp-name") == name.unwrap_or_default()
         && !heard.headers.contains_key("mcp-session-id")
-        && heard.claim(CAPABILITIES).is_object();
+        && heard.claim(CAPABILITIES_KEY).is_object();
     let error = json!({"code": -32020, "message": "headers and body differ"});
     (!is_agreed).then(|| vec![heard.refuses(400, &error)])
 }
@@ -102,9 +98,9 @@ fn check(heard: &Heard) -> Option<Vec<Step>> {
 fn usual(heard: &Heard, capabilities: &Value) -> Vec<Step> {
     let complete = |result: Value| vec![json_body(&heard.completes(result))];
     match heard.method.as_str() {
-        "server/discover" => complete(json!({"supportedVersions": [VERSION], "capabilities": capabilities,
+        "server/discover" => complete(json!({"supportedVersions": [MODERN], "capabilities": capabilities,
             "instructions": "be brief", "ttlMs": 0, "cacheScope": "private",
-            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "stateless", "version": "0"}}})),
+            "_meta": {SERVER_KEY: {"name": "stateless", "version": "0"}}})),
         "tools/list" => complete(json!({"tools": [{"name": "a", "inputSchema": {"type": "object"}}],
             "ttlMs": 0, "cacheScope": "private"})),
         "tools/call" => vec![json_body(&heard.tells("usual"))],
