@@ -68,6 +68,14 @@ impl Framer {
         Some(has_messages)
     }
 
+    /// Reads past a chunk that is one [`plain_message`], where the stream stands between two events; gives its data.
+    pub fn pass_message<'c>(&mut self, chunk: &'c [u8]) -> Option<&'c [u8]> {
+        let may_pass = self.at_boundary() && chunk.len() <= self.limit;
+        let data = may_pass.then(|| plain_message(chunk)).flatten()?;
+        self.after_cr = false;
+        Some(data)
+    }
+
     /// The next whole frame, if its end has come. Frames that hold nothing but line ends are left out.
     ///
     /// # Errors

@@ -231,9 +231,9 @@ pub trait Upstream: fmt::Debug + Send + Sync {
     /// Ends a session. Best effort; an unknown session is no error.
     async fn close(&self, session: &SessionKey);
 
-    /// Whether answers are handed over by jobs of their own, one piece at a time: whoever has taken one lets others run before
-    /// there can be more.
-    fn hands_over(&self) -> bool {
+    /// Whether the pieces of an answer have to be joined by whoever passes them on: a job of the transport's hands them over one at
+    /// a time, so that more can be there only once others have run.
+    fn needs_joining(&self) -> bool {
         true
     }
 

@@ -166,7 +166,7 @@ impl Gateway {
             rewrite: manner.rewrite.clone(),
             filters: manner.filters,
             keeps_complete: manner.keeps_complete || manner.rewrite.is_none(),
-            is_handed_over: call.route.upstream.hands_over(),
+            needs_joining: call.route.upstream.needs_joining(),
             deadline: now + deadline,
             keep_alive: self.keep_alive,
             cancelled: flag,
@@ -488,11 +488,11 @@ fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Ki
         let mut members: Vec<Bytes> =
             members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())).collect();
         members.sort_by_key(|member| is_answer(member, plan.upstream_id()));
-        return match members.pop() {
-            Some(last) if members.is_empty() || !accepts_events => Ok(Answer::json(plan.rewritten(last))),
-            Some(last) => Ok(Relay::of_messages(&members, &plan.rewritten(last))),
-            None => Err(Fault::UpstreamProtocol.into()),
+        let last = members.pop().and_then(|last| plan.rewritten(last)).ok_or(Fault::UpstreamProtocol)?;
+        return match members.is_empty() || !accepts_events {
+            true => Ok(Answer::json(last)),
+            false => Ok(Relay::of_messages(&members, &last)),
         };
     }
-    Ok(Answer::json(plan.rewritten(message)))
+    Ok(Answer::json(plan.rewritten(message).ok_or(Fault::UpstreamProtocol)?))
 }

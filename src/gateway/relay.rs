@@ -39,8 +39,7 @@ pub(super) use plan::{BEFORE_ID, Begun, Minted, Places, Plan, Rewrite, Rewritten
 /// How long a stream may be silent before a comment is sent, and how long an upstream may take to start its answer
 /// before the gateway starts one.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Events that are handed over piece by piece, and follow others within this time, are joined into one write; one that follows
-/// none leaves at once.
+/// Events that have to be joined, and follow others within this time, leave in one write; one that follows none leaves at once.
 const BURST: Duration = Duration::from_millis(1);
 /// As much as is joined into one write.
 const JOINED: usize = 64 * 1024;
@@ -246,26 +245,28 @@ impl Relay {
     /// Passes on what came of a stream of events: unread, if there can be nothing in it to change.
     fn pass_chunk(&mut self, chunk: Bytes) {
         let (Some(plan), Source::Events(_, framer)) = (&self.plan, &mut self.source) else { return };
-        if let Some(parts) = plan.plain_progress(&chunk)
-            && framer.pass(&chunk).is_some()
-        {
+        let message = framer.pass_message(&chunk);
+        if let Some(parts) = message.and_then(|data| plan.plain_progress(&chunk, data)) {
             self.out.reserve(parts.iter().map(|part| part.len()).sum());
             return parts.into_iter().for_each(|part| self.out.extend_from_slice(part));
         }
         let is_unchanged = plan.rewrite.is_none() && plan.minted.is_none() && !plan.split_batches && !plan.drop_priming;
-        let Some(has_messages) = is_unchanged.then(|| framer.pass(&chunk)).flatten() else {
+        let passes = || message.map(|_| true).or_else(|| framer.pass(&chunk));
+        let Some(has_messages) = is_unchanged.then(passes).flatten() else {
             // About as much will be passed on.
             self.out.reserve(chunk.len());
             return framer.push(chunk);
         };
-        self.answered = self.answered || chunk_answers(&chunk, &plan.id);
+        self.answered = self.answered || chunk_answers(&chunk, message, &plan.id);
         if has_messages && !self.answered {
             self.last.set(&chunk, true);
         }
+        if !self.out.is_empty() {
+            return self.out.extend_from_slice(&chunk);
+        }
         match chunk.try_into_mut() {
             // It is nobody else's any more.
-            Ok(chunk) if self.out.is_empty() => self.out = chunk,
-            Ok(chunk) => self.out.extend_from_slice(&chunk),
+            Ok(chunk) => self.out = chunk,
             Err(chunk) => self.out.extend_from_slice(&chunk),
         }
     }
@@ -273,7 +274,8 @@ impl Relay {
     /// Passes on one event, changed only where the client's version or the gateway's work asks for it.
     fn pass_frame(&mut self, frame: Bytes) {
         let Some(plan) = &self.plan else { return };
-        if let Some(parts) = plan.plain_progress(&frame) {
+        let plain = plan.minted.as_ref().and_then(|_| sse::plain_message(&frame));
+        if let Some(parts) = plain.and_then(|data| plan.plain_progress(&frame, data)) {
             return parts.into_iter().for_each(|part| self.out.extend_from_slice(part));
         }
         let event = Event::parse(&frame);
@@ -306,7 +308,10 @@ impl Relay {
         } else if plan.split_batches && is_array {
             let members = jsonrpc::split_batch(data).unwrap_or_default();
             for member in members {
-                let message = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes()));
+                let Some(message) = plan.rewritten(Bytes::copy_from_slice(member.get().as_bytes())) else {
+                    withheld();
+                    continue;
+                };
                 self.out.extend_from_slice(&sse::write_event(id.as_deref(), &message));
                 self.answered |= is_response(&message, &plan.id);
                 self.last.set(&message, false);
@@ -408,7 +413,9 @@ impl Relay {
 const GONE: &str = "the client went away";
 
 fn withheld() {
-    tracing::warn!("the upstream sent a request, which its protocol version does not know");
+    tracing::warn!(
+        "left out of an answer: a request, which the upstream's protocol version does not know, or what answers nobody"
+    );
 }
 
 /// Before the ids of events that are the upstream's: they are resumed there.
@@ -453,8 +460,8 @@ impl HttpBody for Relay {
         if is_late {
             this.time_out();
         }
-        let is_handed_over = this.plan.as_ref().is_some_and(|plan| plan.is_handed_over);
-        let is_burst = is_handed_over && this.written.is_some_and(|written| now - written < BURST);
+        let needs_joining = this.plan.as_ref().is_some_and(|plan| plan.needs_joining);
+        let is_burst = needs_joining && this.written.is_some_and(|written| now - written < BURST);
         let filled = this.fill(cx, is_burst);
         let is_over = matches!(this.source, Source::Ended);
         if !this.out.is_empty() {

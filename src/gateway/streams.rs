@@ -163,7 +163,7 @@ impl Gateway {
             rewrite: None,
             filters: false,
             keeps_complete: false,
-            is_handed_over: route.upstream.hands_over(),
+            needs_joining: route.upstream.needs_joining(),
             deadline: Instant::now() + route.tools.otherwise.deadline,
             keep_alive: self.keep_alive,
             cancelled: Arc::new(CancelFlag::default()),

@@ -317,7 +317,7 @@ fn denied(response: &Response<Arriving>, is_for_client: bool) -> Denied {
 }
 
 fn body_of(response: Response<Arriving>) -> Body {
-    response.into_body().map_err(|error| Error::Lost(error.into())).boxed_unsync()
+    response.into_body().boxed_unsync()
 }
 
 /// Whether the body is of a media type, whatever its parameters.
@@ -470,7 +470,7 @@ impl Upstream for Http {
         }
     }
 
-    fn hands_over(&self) -> bool {
+    fn needs_joining(&self) -> bool {
         matches!(self.shared, Connections::Secure(_))
     }
 

@@ -230,3 +230,44 @@ async fn a_burst_of_progress_comes_under_the_clients_token() {
         expected.map(|event| event.replace("TOKEN", &token).replace("MINE", r#""own""#)).collect();
     assert_eq!(came.into_iter().map(|event| event.data).collect::<Vec<_>>(), expected);
 }
+
+/// Nothing that a client could not tie to its request, whether the answer is one message or a stream.
+#[tokio::test]
+async fn what_answers_nobody_does_not_pass() {
+    let upstream = calling(|heard| {
+        let arguments = &heard.body["params"]["arguments"];
+        let message = arguments["message"].as_str().unwrap_or_default().replace("ID", &heard.id);
+        if arguments["events"] == true { stream_of(&[message]) } else { vec![json_body(&message)] }
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = Modern::new(&gateway);
+    for message in [
+        r#"{"jsonrpc":"2.0","id":12345678,"result":{"resultType":"complete","content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32000,"message":"not yours"}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"method":null,"result":{"resultType":"complete","content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"both"}}"#,
+        r#"{"jsonrpc":"2.0","id":ID}"#,
+        r#"{"id":ID,"result":{"resultType":"complete"},"jsonrpc":"1.0"}"#,
+        r#"{"jsonrpc":"2.0","id":ID,"method":"roots/list"}"#,
+        "{}",
+    ] {
+        for (events, reason) in [(false, "upstream_protocol"), (true, "outcome_unknown")] {
+            let reply = client.call("a", json!({"message": message, "events": events})).await;
+            assert_eq!(reply.refusal(), (200, -32603), "{message} {reply:?}");
+            assert_eq!(reply.error["data"]["reason"], reason, "{message} {reply:?}");
+            assert!(reply.events.is_empty(), "{message} {reply:?}");
+        }
+    }
+    // A server that could not read an id has nothing else to answer than the request.
+    for message in [
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no","data":{"n":1.10}}}"#,
+        r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"no","data":{"n":1.10}}}"#,
+    ] {
+        for events in [false, true] {
+            let reply = client.call("a", json!({"message": message, "events": events})).await;
+            assert_eq!(reply.error["message"], "no", "{message} {reply:?}");
+            assert_eq!(reply.error["data"], json!({"n": 1.10}), "{message} {reply:?}");
+        }
+    }
+}

@@ -19,7 +19,6 @@ use crate::gateway::{Gate, Gateway, Route};
 use crate::jsonrpc::{self, Defect, Id, Message, Outcome, Raw};
 use crate::mcp::input::is_plainly_complete;
 use crate::metrics::Counted;
-use crate::sse;
 use crate::tenant::fair::Permit;
 use crate::upstream::Body;
 
@@ -89,10 +88,10 @@ pub(in crate::gateway) struct Plan {
     pub filters: bool,
     /// It leaves complete results as they are.
     pub keeps_complete: bool,
-    /// What comes is handed over piece by piece ([`Upstream::hands_over`]).
+    /// The pieces of a burst have to be joined ([`Upstream::needs_joining`]).
     ///
-    /// [`Upstream::hands_over`]: crate::upstream::Upstream::hands_over
-    pub is_handed_over: bool,
+    /// [`Upstream::needs_joining`]: crate::upstream::Upstream::needs_joining
+    pub needs_joining: bool,
     /// When to give up.
     pub deadline: Instant,
     /// How long the answer may be silent.
@@ -118,17 +117,13 @@ impl Plan {
         self.minted.as_ref().map_or(&self.id, |minted| &minted.id)
     }
 
-    /// The message as the client gets it.
+    /// The message as the client gets it; `None` for one that it must not see.
     #[must_use]
-    pub(in crate::gateway) fn rewritten(&self, message: Bytes) -> Bytes {
-        self.changed(&message).unwrap_or(message)
-    }
-
-    /// The message with what is to be changed in it, if it is one of those that are.
-    pub(super) fn changed(&self, message: &[u8]) -> Option<Bytes> {
-        match self.look(message) {
+    pub(in crate::gateway) fn rewritten(&self, message: Bytes) -> Option<Bytes> {
+        match self.look(&message) {
             Look::Response(message) | Look::Progress(message) => Some(message),
-            Look::Same | Look::Withheld => None,
+            Look::Same => Some(message),
+            Look::Withheld => None,
         }
     }
 
@@ -158,6 +153,12 @@ impl Plan {
             Ok((Message::Response { outcome: Outcome::Result(_), .. }, _)) | Err(_) if self.filters => {
                 Look::Response(jsonrpc::error_response(Some(&self.id), &Fault::UpstreamProtocol.to_error()))
             }
+            // It could not tell what it answers: on a connection of this request's own that is this request.
+            Ok((Message::Response { id: None, outcome: Outcome::Error(error) }, _)) if self.minted.is_some() => {
+                Look::Response(jsonrpc::raw_error_response(Some(&self.id), error.get()))
+            }
+            // An answer to nobody here, or no message at all, with what only the gateway knows a request by.
+            Ok((Message::Response { .. }, _)) | Err(_) if self.minted.is_some() => Look::Withheld,
             _ => Look::Same,
         }
     }
@@ -211,11 +212,10 @@ impl Plan {
         if found == id.as_json() { jsonrpc::spliced(message, [(found, token)]) } else { None }
     }
 
-    /// An event that is a progress notification in the plainest form, with the client's own token: what stands before it, the
-    /// token, and what stands after.
-    pub(super) fn plain_progress<'f>(&'f self, frame: &'f [u8]) -> Option<[&'f [u8]; 3]> {
+    /// A progress notification in a frame that is a plain message with these data, with the client's own token: what stands
+    /// before it, the token, and what stands after.
+    pub(super) fn plain_progress<'f>(&'f self, frame: &'f [u8], data: &'f [u8]) -> Option<[&'f [u8]; 3]> {
         let Minted { id, token: Some(token) } = self.minted.as_ref()? else { return None };
-        let data = sse::plain_message(frame)?;
         let found = usual_progress(data).or_else(|| other_progress(data).map(str::as_bytes));
         let found = found.filter(|found| *found == id.as_json().as_bytes())?;
         let place = found.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;
@@ -278,7 +278,7 @@ fn begins_complete(after_id: &[u8]) -> bool {
 pub(super) enum Look {
     /// It passes as it is, or is for others to look at.
     Same,
-    /// One that this client must not see.
+    /// One that this client must not see, or could make nothing of.
     Withheld,
     /// The response to its request, as it gets it.
     Response(Bytes),
@@ -310,10 +310,17 @@ fn flat_token(params: &[u8]) -> Option<&[u8]> {
     if memchr::memchr3(b'{', b'}', b'\\', members).is_some() {
         return None;
     }
-    let (before, value) = members.split_at_checked(TOKEN.find(members)?)?;
-    let value = value.get(TOKEN.needle().len()..)?;
+    // Mostly it comes first, and nothing else has the letter.
+    let (before, value) = match members.strip_prefix(TOKEN.needle()) {
+        Some(value) => (&b""[..], value),
+        None => {
+            let (before, value) = members.split_at_checked(TOKEN.find(members)?)?;
+            (before, value.get(TOKEN.needle().len()..)?)
+        }
+    };
     // Of two, another reader could take the other one, which may have a space before its colon.
-    if NAME.find(before).or_else(|| NAME.find(value)).is_some() {
+    let is_named = |text: &[u8]| memchr::memchr(b'T', text).is_some() && NAME.find(text).is_some();
+    if is_named(before) || is_named(value) {
         return None;
     }
     value.get(..memchr::memchr(b',', value).unwrap_or(value.len()))

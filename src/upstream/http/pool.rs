@@ -100,9 +100,9 @@ impl Pool {
         // Without a budget, since it could not wake anybody for the next one.
         let mut answer = pin!(unconstrained(pooled.sender.try_send_request(*request)));
         let mut pooled = Some(pooled);
-        let response = poll_fn(|cx| Pooled::poll(&mut pooled, cx, |cx| answer.as_mut().poll(cx))).await?;
+        let response = poll_fn(|cx| Pooled::poll(&mut pooled, cx, false, |cx| answer.as_mut().poll(cx))).await?;
         Ok(response.map(|incoming| {
-            let mut arriving = Arriving { incoming, pooled, pool: Some(Arc::clone(self)) };
+            let mut arriving = Arriving { incoming, may_be_here: true, pooled, pool: Some(Arc::clone(self)) };
             // Most answers came with their heads.
             arriving.give_back();
             arriving
@@ -178,18 +178,23 @@ impl Pooled {
     fn poll<T>(
         pooled: &mut Option<Self>,
         cx: &mut Context<'_>,
+        may_be_here: bool,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         let Some(carried) = pooled else { return poll(cx) };
-        if carried.is_waited_for && !carried.bell.rings(cx) {
-            return Poll::Pending;
+        if carried.is_waited_for {
+            if !carried.bell.rings(cx) {
+                return Poll::Pending;
+            }
+            carried.is_waited_for = false;
+            carried.bell.hush();
         }
-        let was_waited_for = std::mem::take(&mut carried.is_waited_for);
-        carried.bell.hush();
         let nobody = &mut Context::from_waker(Waker::noop());
-        if !was_waited_for && let ready @ Poll::Ready(_) = poll(nobody) {
+        if may_be_here && let ready @ Poll::Ready(_) = poll(nobody) {
             return ready;
         }
+        // What it was told to send, and what was taken from it, has rung.
+        carried.bell.rang.store(false, Ordering::Relaxed);
         let connection = Pin::new(&mut *carried.connection);
         if connection.poll(&mut Context::from_waker(&carried.waker)).is_ready() {
             // What went wrong is told to whoever waits.
@@ -213,9 +218,9 @@ struct Bell {
 }
 
 impl Bell {
+    /// Nobody listens any more.
     fn hush(&self) {
         drop(self.listener.take());
-        self.rang.store(false, Ordering::Relaxed);
     }
 
     /// Whether it has rung since somebody listens; if not, the one who asks is who listens now.
@@ -228,6 +233,7 @@ impl Bell {
     fn listen(&self, cx: &Context<'_>) -> bool {
         let rang = self.rings(cx);
         if rang {
+            self.hush();
             cx.waker().wake_by_ref();
         }
         !rang
@@ -249,6 +255,8 @@ impl Wake for Bell {
 #[derive(Debug)]
 pub(super) struct Arriving {
     incoming: Incoming,
+    /// A first piece may have come with the head. Of the others, one comes each time that the connection is carried on.
+    may_be_here: bool,
     pooled: Option<Pooled>,
     /// Where the connection is from.
     pool: Option<Arc<Pool>>,
@@ -266,7 +274,7 @@ impl Arriving {
 impl From<Incoming> for Arriving {
     /// The body of an answer on a connection that has a job of its own.
     fn from(incoming: Incoming) -> Self {
-        Self { incoming, pooled: None, pool: None }
+        Self { incoming, may_be_here: true, pooled: None, pool: None }
     }
 }
 
@@ -284,16 +292,17 @@ impl Drop for Arriving {
 
 impl HttpBody for Arriving {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self { incoming, pooled, .. } = &mut *self;
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let Self { incoming, may_be_here, pooled, .. } = &mut *self;
         // One read of the socket may hold thousands of pieces, and whoever takes them all in one turn stops the clock of a thread.
         let budget = ready!(poll_proceed(cx));
-        let frame = ready!(Pooled::poll(pooled, cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
+        let frame = ready!(Pooled::poll(pooled, cx, *may_be_here, |cx| Pin::new(&mut *incoming).poll_frame(cx)));
+        *may_be_here = false;
         budget.made_progress();
         self.give_back();
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| Error::Lost(error.into()))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -82,7 +82,7 @@ async fn is_closed(socket: &mut TcpStream) -> bool {
     socket.read(&mut [0]).await.map_or(true, |length| length == 0)
 }
 
-async fn text(response: Response<Arriving>) -> Result<Bytes, hyper::Error> {
+async fn text(response: Response<Arriving>) -> Result<Bytes, Error> {
     Ok(response.into_body().collect().await?.to_bytes())
 }
 
@@ -189,7 +189,7 @@ async fn what_an_idle_connection_did_not_take_goes_out_on_another() {
     let server = Server::start().await;
     let socket = server.used().await;
     let bell = Arc::clone(&server.pool.idle().connections[0].1.bell);
-    bell.hush();
+    bell.rang.store(false, Ordering::Relaxed);
     drop(socket);
     // Until its end is here.
     while !bell.rang.load(Ordering::Acquire) {
