@@ -1,6 +1,7 @@
 //! The listener: accepts connections, shakes hands where TLS is spoken, gives each connection to one of the threads in a job
 //! of its own, and lets them finish when it is told to stop.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -9,8 +10,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::TryFutureExt;
-use futures_util::future::Either;
-use http::{Request, Version};
+use futures_util::future::BoxFuture;
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -26,6 +27,7 @@ use crate::threads::Threads;
 use crate::tls::{Acceptor, TlsStream};
 use crate::waits::ConnectionTimer;
 
+use super::answer::ResponseBody;
 use super::guard::Guard;
 use super::http::Endpoints;
 use super::patience::{Patience, Stream};
@@ -196,9 +198,10 @@ impl Door {
             if is_watched {
                 watching.begin();
             }
-            let answering = match &guard {
-                None => Either::Left(Arc::clone(&endpoints).handle(peer, request)),
-                Some(guard) => Either::Right(Arc::clone(guard).handle(Arc::clone(&endpoints), request)),
+            // Boxed: it is moved three times before it is first polled, and each connection would keep its room.
+            let answering: BoxFuture<'static, Result<Response<ResponseBody>, Infallible>> = match &guard {
+                None => Box::pin(Arc::clone(&endpoints).handle(peer, request)),
+                Some(guard) => Box::pin(Arc::clone(guard).handle(Arc::clone(&endpoints), request)),
             };
             answering.map_ok(move |answer| answer.map(|body| watching.watch(body, is_watched)))
         });

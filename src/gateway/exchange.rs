@@ -17,7 +17,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Raw, code};
+use crate::jsonrpc::{self, ErrorObject, Id, Message, Object, Outcome, Raw, code};
 use crate::mcp::capabilities::Undeclared;
 use crate::metrics::label::UpstreamOutcome;
 use crate::task::state::MAX_QUESTIONS;
@@ -416,6 +416,8 @@ impl Exchange {
         self.resumption.works();
         match parsed {
             Message::Response { id: Some(id), .. } if id == self.id => self.responded(message),
+            // Its id could not be read; nothing else was asked on this exchange.
+            Message::Response { id: None, outcome: Outcome::Error(_) } => self.responded(message),
             Message::Response { .. } => tracing::debug!("the upstream answered something else"),
             Message::Request { method, .. } if self.is_modern() => {
                 // 2026-07-28 basic, "Messages": it can't be answered either.

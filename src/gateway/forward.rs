@@ -476,23 +476,28 @@ fn answer(begun: Begun, plan: Plan, accepts_events: bool) -> Result<Answer, Kind
     }
 }
 
+/// Whether a message answers the request. An error without an id does: a server wrote it that could not read the id, and nothing
+/// else was asked on that exchange.
 fn is_answer(message: &[u8], id: &Id) -> bool {
-    matches!(jsonrpc::Message::parse(message), Ok(jsonrpc::Message::Response { id: Some(answered), .. }) if answered == *id)
+    match jsonrpc::Message::parse(message) {
+        Ok(jsonrpc::Message::Response { id: Some(answered), .. }) => answered == *id,
+        Ok(jsonrpc::Message::Response { outcome, .. }) => matches!(outcome, jsonrpc::Outcome::Error(_)),
+        _ => false,
+    }
 }
 
 /// One whole message as the answer.
 fn whole(message: Bytes, plan: &Plan, accepts_events: bool) -> Result<Answer, Kind> {
     let is_array = message.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    if is_array && plan.split_batches {
-        let members = jsonrpc::split_batch(&message).map_err(|_| Fault::UpstreamProtocol)?;
-        let mut members: Vec<Bytes> =
-            members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes())).collect();
-        members.sort_by_key(|member| is_answer(member, plan.upstream_id()));
-        let last = members.pop().and_then(|last| plan.rewritten(last)).ok_or(Fault::UpstreamProtocol)?;
-        return match members.is_empty() || !accepts_events {
-            true => Ok(Answer::json(last)),
-            false => Ok(Relay::of_messages(&members, &last)),
-        };
+    if !is_array || !plan.split_batches {
+        return Ok(Answer::json(plan.answer(message).ok_or(Fault::UpstreamProtocol)?));
     }
-    Ok(Answer::json(plan.rewritten(message).ok_or(Fault::UpstreamProtocol)?))
+    let members = jsonrpc::split_batch(&message).map_err(|_| Fault::UpstreamProtocol)?;
+    let members = members.iter().map(|member| Bytes::copy_from_slice(member.get().as_bytes()));
+    let (answers, others) = members.partition(|member| is_answer(member, plan.upstream_id()));
+    let (others, last) = plan.one_answer(answers, others).ok_or(Fault::UpstreamProtocol)?;
+    match others.is_empty() || !accepts_events {
+        true => Ok(Answer::json(last)),
+        false => Ok(Relay::of_messages(&others, &last)),
+    }
 }

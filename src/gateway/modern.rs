@@ -138,8 +138,13 @@ impl Gateway {
         } else {
             params_for_upstream(request, envelope, state)
         };
-        let checks =
-            Checks { gateway: Arc::clone(self), route: Arc::clone(&call.route), binding, inner: manner.rewrite };
+        let checks = Checks {
+            gateway: Arc::clone(self),
+            route: Arc::clone(&call.route),
+            method: request.method,
+            binding,
+            inner: manner.rewrite,
+        };
         let keeps_complete = checks.inner.is_none();
         let rewrite: Rewrite = Arc::new(move |outcome| checks.look(outcome));
         let manner = Manner { rewrite: Some(rewrite), keeps_complete, params, ..manner };
@@ -268,6 +273,7 @@ fn permitted_tools(result: &str, route: &Route, caller: &Arc<Caller>) -> Result<
 struct Checks {
     gateway: Arc<Gateway>,
     route: Arc<Route>,
+    method: Method,
     /// Of methods that may answer with questions.
     binding: Option<Binding>,
     /// What is changed for this method alone.
@@ -305,7 +311,7 @@ impl Checks {
         if !is_typed(result) {
             // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
             self.gateway.looked_legacy(&self.route);
-            let complete = |result: &str| project::result_for_modern("", result, None);
+            let complete = |result: &str| project::result_for_modern(self.method.as_str(), result, None);
             return Some(match self.changed(outcome) {
                 Rewritten::Same => complete(result).map_or(Rewritten::Same, Rewritten::Result),
                 Rewritten::Result(changed) => Rewritten::Result(complete(&changed).unwrap_or(changed)),

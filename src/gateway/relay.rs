@@ -294,8 +294,10 @@ impl Relay {
             return;
         }
         let data = event.data.as_deref().unwrap_or_default();
+        let is_answered = self.answered && plan.minted.is_some();
         let (rewritten, is_answer) = match plan.look(data) {
             Look::Withheld => return withheld(),
+            Look::Response(_) if is_answered => return withheld(),
             Look::Response(message) => (Some(message), true),
             Look::Progress(message) => (Some(message), false),
             Look::Same => (None, false),
@@ -332,8 +334,10 @@ impl Relay {
         {
             return members.iter().for_each(|member| self.pass(&Bytes::copy_from_slice(member.get().as_bytes())));
         }
+        let is_answered = self.answered && self.plan.as_ref().is_some_and(|plan| plan.minted.is_some());
         let rewritten = match self.plan.as_ref().map_or(Look::Same, |plan| plan.look(message)) {
             Look::Withheld => return withheld(),
+            Look::Response(_) if is_answered => return withheld(),
             Look::Response(message) | Look::Progress(message) => Some(message),
             Look::Same => None,
         };

@@ -8,7 +8,7 @@ use taskgate::demo::server::{Era, Options};
 use crate::support::Gateway;
 use crate::support::modern::{MODERN, Modern, TASKS};
 use crate::support::raw_upstream::json_body;
-use crate::support::stateless::{calling, stream_of};
+use crate::support::stateless::{calling, stateless, stream_of};
 
 async fn start() -> Gateway {
     Gateway::setup().server(Options { era: Era::Modern, ..Options::default() }).start().await
@@ -250,6 +250,7 @@ async fn what_answers_nobody_does_not_pass() {
         r#"{"jsonrpc":"2.0","id":ID}"#,
         r#"{"id":ID,"result":{"resultType":"complete"},"jsonrpc":"1.0"}"#,
         r#"{"jsonrpc":"2.0","id":ID,"method":"roots/list"}"#,
+        r#"{"jsonrpc":"2.0","id":null,"error":5}"#,
         "{}",
     ] {
         for (events, reason) in [(false, "upstream_protocol"), (true, "outcome_unknown")] {
@@ -269,5 +270,50 @@ async fn what_answers_nobody_does_not_pass() {
             assert_eq!(reply.error["message"], "no", "{message} {reply:?}");
             assert_eq!(reply.error["data"], json!({"n": 1.10}), "{message} {reply:?}");
         }
+        let declared = Modern::new(&gateway).with_tasks();
+        let reply = declared.call("a", json!({"message": message})).await;
+        assert_eq!(reply.error["message"], "no", "{message} {reply:?}");
+        // What this era has no word for is not sent for want of an id either.
+        let reply = client.call("a", json!({"message": message.replace("-32000", "-32042")})).await;
+        assert_eq!(reply.refusal(), (200, -32603), "{message} {reply:?}");
+    }
+    // A message that is no response, as the whole of an answer.
+    let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}"#;
+    assert_eq!(client.call("a", json!({"message": log})).await.error["data"]["reason"], "upstream_protocol");
+}
+
+/// Of two answers to one request the first counts.
+#[tokio::test]
+async fn a_request_is_answered_once() {
+    let upstream = calling(|heard| {
+        let error = r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"first"}}"#;
+        match heard.body["params"]["name"].as_str() {
+            Some("error") => stream_of(&[error.to_owned(), heard.tells("second")]),
+            _ => stream_of(&[heard.tells("first"), heard.tells("second"), error.to_owned()]),
+        }
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    let client = Modern::new(&gateway);
+    let reply = client.call("error", json!({})).await;
+    assert_eq!((reply.error["message"].as_str(), reply.events.len()), (Some("first"), 0), "{reply:?}");
+    let reply = client.call("a", json!({})).await;
+    assert_eq!((reply.text(), reply.events.len()), ("first", 0), "{reply:?}");
+}
+
+/// A server of the other era has executed it: what this era asks of a result is added, whoever called.
+#[tokio::test]
+async fn a_result_without_a_type_gets_what_is_missing() {
+    let upstream = stateless(json!({"tools": {}}), |heard| match heard.method.as_str() {
+        "tools/list" => Some(vec![json_body(&heard.answer(r#"{"tools":[]}"#))]),
+        "tools/call" => Some(vec![json_body(&heard.says("done"))]),
+        _ => None,
+    })
+    .await;
+    let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
+    for client in [Modern::new(&gateway), Modern::new(&gateway).with_tasks()] {
+        let listed = client.result("tools/list", json!({})).await;
+        assert_eq!((&listed["resultType"], &listed["ttlMs"]), (&json!("complete"), &json!(0)), "{listed}");
+        assert_eq!(client.text("a", json!({})).await, "done");
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::gateway::forward::Registration;
+use crate::gateway::held::is_error_object;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::gateway::session::{CancelFlag, Session};
 use crate::gateway::{Gate, Gateway, Route};
@@ -127,6 +128,40 @@ impl Plan {
         }
     }
 
+    /// The only message of an answer as the client gets it; `None` for one that its client could not tie to its request.
+    #[must_use]
+    pub(in crate::gateway) fn answer(&self, message: Bytes) -> Option<Bytes> {
+        match self.look(&message) {
+            Look::Response(message) => Some(message),
+            Look::Same | Look::Progress(_) => self.minted.is_none().then_some(message),
+            Look::Withheld => None,
+        }
+    }
+
+    /// What the client gets of an array: the messages beside the answer, and that. `None` where nothing in it is one.
+    pub(in crate::gateway) fn one_answer(
+        &self,
+        answers: Vec<Bytes>,
+        others: Vec<Bytes>,
+    ) -> Option<(Vec<Bytes>, Bytes)> {
+        let (mut beside, mut instead) = (Vec::new(), None);
+        for message in others {
+            match self.look(&message) {
+                Look::Same => beside.push(message),
+                Look::Progress(message) => beside.push(message),
+                // What would be the answer, were there no other.
+                Look::Response(message) => instead = Some(message),
+                Look::Withheld => {}
+            }
+        }
+        let last = match answers.into_iter().next() {
+            Some(answer) => self.answer(answer),
+            // A client whose own id stands upstream makes out by itself what answers it.
+            None => instead.or_else(|| beside.pop().filter(|_| self.minted.is_none())),
+        };
+        Some((beside, last?))
+    }
+
     /// Looks at a message, once for all there is to find out.
     pub(super) fn look(&self, message: &[u8]) -> Look {
         if self.rewrite.is_none() && self.minted.is_none() && !self.is_stateless {
@@ -149,16 +184,18 @@ impl Plan {
             }
             // Split into its members, each of which comes here again.
             Err(Defect::Batch) if self.split_batches => Look::Same,
+            // It could not tell what it answers; nothing else was asked on this exchange.
+            Ok((Message::Response { id: None, outcome: outcome @ Outcome::Error(error) }, id))
+                if self.minted.is_some() && is_error_object(error.get()) =>
+            {
+                self.response(message, id, &outcome).map_or(Look::Withheld, Look::Response)
+            }
+            // An answer to nobody here, or no message at all, with what only the gateway knows a request by.
+            Ok((Message::Response { .. }, _)) | Err(_) if self.minted.is_some() => Look::Withheld,
             // A client may read as its answer what is none by the letter.
             Ok((Message::Response { outcome: Outcome::Result(_), .. }, _)) | Err(_) if self.filters => {
                 Look::Response(jsonrpc::error_response(Some(&self.id), &Fault::UpstreamProtocol.to_error()))
             }
-            // It could not tell what it answers: on a connection of this request's own that is this request.
-            Ok((Message::Response { id: None, outcome: Outcome::Error(error) }, _)) if self.minted.is_some() => {
-                Look::Response(jsonrpc::raw_error_response(Some(&self.id), error.get()))
-            }
-            // An answer to nobody here, or no message at all, with what only the gateway knows a request by.
-            Ok((Message::Response { .. }, _)) | Err(_) if self.minted.is_some() => Look::Withheld,
             _ => Look::Same,
         }
     }
@@ -199,7 +236,11 @@ impl Plan {
             Rewritten::Error(error) => Some(jsonrpc::raw_error_response(Some(&self.id), &error)),
             Rewritten::Same => {
                 self.minted.as_ref()?;
-                jsonrpc::spliced(message, [(id?, self.id.as_json())])
+                match (id, outcome) {
+                    (Some(id), _) => jsonrpc::spliced(message, [(id, self.id.as_json())]),
+                    (None, Outcome::Error(error)) => Some(jsonrpc::raw_error_response(Some(&self.id), error.get())),
+                    (None, Outcome::Result(_)) => None,
+                }
             }
         }
     }

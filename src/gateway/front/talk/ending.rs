@@ -14,7 +14,7 @@ use crate::gateway::modern;
 use crate::gateway::pool::Lease;
 use crate::gateway::rejection::{Fault, Kind};
 use crate::jsonrpc::{Message, Object, Outcome, code};
-use crate::mcp::input::ResultType;
+use crate::mcp::input::{ResultType, is_typed};
 use crate::mcp::project;
 
 use super::{Step, Talk};
@@ -122,7 +122,12 @@ impl Talk<'_> {
 
     fn returned_modern(&self, result: &str) -> Result<Step, Kind> {
         match ResultType::of(result) {
-            ResultType::Complete => Ok(Step::Answer(Ok(result.to_owned()))),
+            ResultType::Complete if is_typed(result) => Ok(Step::Answer(Ok(result.to_owned()))),
+            // A server of the other era has executed it: what it says stands (2026-07-28 basic, "Result").
+            ResultType::Complete => {
+                let projected = project::result_for_modern(&self.job.method, result, None);
+                Ok(Step::Answer(Ok(projected.ok_or(Fault::UpstreamProtocol)?)))
+            }
             ResultType::InputRequired if self.job.may_ask => {
                 let mut asking = Object::parse(result).map_err(|_| Fault::UpstreamProtocol)?;
                 if let Some(state) = asking.get("requestState").map(str::to_owned) {
