@@ -53,10 +53,17 @@ export async function check(name, body, limit = LIMIT) {
     await Promise.race([body(), late])
     console.log(JSON.stringify({ check: name, status: 'passed' }))
   } catch (failure) {
-    console.log(JSON.stringify({ check: name, status: 'failed', detail: failure.message ?? String(failure) }))
+    console.log(JSON.stringify({ check: name, status: 'failed', detail: causes(failure) }))
   } finally {
     clearTimeout(timer)
   }
+}
+
+/** What went wrong, and why. A client that wraps what it met says nothing of it in its own message. */
+function causes(failure) {
+  const said = []
+  for (let cause = failure; cause !== undefined && cause !== null && said.length < 5; cause = cause.cause) said.push(cause.message ?? String(cause))
+  return said.join(': ')
 }
 
 export function expect(condition, message) {
