@@ -7,11 +7,21 @@ use taskgate::demo::server::{Era, Options};
 
 use crate::support::Gateway;
 use crate::support::modern::{MODERN, Modern, TASKS};
-use crate::support::raw_upstream::json_body;
+use crate::support::raw_upstream::{RawUpstream, json_body};
 use crate::support::stateless::{calling, stateless, stream_of};
 
 async fn start() -> Gateway {
     Gateway::setup().server(Options { era: Era::Modern, ..Options::default() }).start().await
+}
+
+/// A server that answers with the message which its arguments hold, with the request's id for `ID`; as a stream where they say so.
+async fn told() -> RawUpstream {
+    calling(|heard| {
+        let arguments = &heard.body["params"]["arguments"];
+        let message = arguments["message"].as_str().unwrap_or_default().replace("ID", &heard.id);
+        if arguments["events"] == true { stream_of(&[message]) } else { vec![json_body(&message)] }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -99,12 +109,7 @@ async fn a_request_arrives_as_it_was_written_under_an_id_and_a_token_of_the_gate
 
 #[tokio::test]
 async fn a_complete_result_passes_byte_for_byte_under_the_clients_id() {
-    let upstream = calling(|heard| {
-        let arguments = &heard.body["params"]["arguments"];
-        let message = arguments["message"].as_str().unwrap_or_default().replace("ID", &heard.id);
-        if arguments["events"] == true { stream_of(&[message]) } else { vec![json_body(&message)] }
-    })
-    .await;
+    let upstream = told().await;
     let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     let client = Modern::new(&gateway);
     for (message, answer) in [
@@ -234,12 +239,7 @@ async fn a_burst_of_progress_comes_under_the_clients_token() {
 /// Nothing that a client could not tie to its request, whether the answer is one message or a stream.
 #[tokio::test]
 async fn what_answers_nobody_does_not_pass() {
-    let upstream = calling(|heard| {
-        let arguments = &heard.body["params"]["arguments"];
-        let message = arguments["message"].as_str().unwrap_or_default().replace("ID", &heard.id);
-        if arguments["events"] == true { stream_of(&[message]) } else { vec![json_body(&message)] }
-    })
-    .await;
+    let upstream = told().await;
     let gateway = Gateway::setup().in_front_of(&upstream.url()).start().await;
     let client = Modern::new(&gateway);
     for message in [
