@@ -284,6 +284,10 @@ async fn what_cannot_be_filtered_does_not_pass() {
                 let other = list(format!("[{hidden}]")).replacen("\"id\":", "\"id\":1000", 1);
                 format!("[{other},{}]", list(format!("[{shown}]")))
             }
+            "doubt" => {
+                let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"what?"}}"#;
+                format!("[{error},{}]", list(format!("[{shown}]")))
+            }
             "page" => list(hidden.to_owned()),
             "broken" => list(format!("[{hidden}]")).replace("\"result\"", "\"error\":1,\"result\""),
             "other" => list(format!("[{hidden}]")).replacen("\"id\":", "\"id\":1000", 1),
@@ -303,7 +307,7 @@ async fn what_cannot_be_filtered_does_not_pass() {
     for (upstream, is_modern) in [(&legacy, false), (&untyped, true), (&typed, true)] {
         let gateway = Gateway::setup().in_front_of(&upstream.url()).tools("deny: [secret]").start().await;
         let (stateful, modern) = (gateway.open().await, Modern::new(&gateway));
-        for cursor in ["", "unnamed", "array", "pair", "page", "broken", "other"] {
+        for cursor in ["", "unnamed", "array", "pair", "doubt", "page", "broken", "other"] {
             let params = json!({"cursor": cursor});
             let answer = if is_modern {
                 let answer = modern.open("tools/list", params).await;
@@ -314,7 +318,7 @@ async fn what_cannot_be_filtered_does_not_pass() {
             let text = json!(answer).to_string();
             assert!(!text.contains("secret"), "{cursor}, modern: {is_modern}: {text}");
             assert_eq!(answer.len(), 1, "{cursor}, modern: {is_modern}: {text}");
-            let is_list = ["", "unnamed", "pair"].contains(&cursor);
+            let is_list = ["", "unnamed", "pair", "doubt"].contains(&cursor);
             assert_eq!(is_list, text.contains(r#""name":"a""#), "{cursor}, modern: {is_modern}: {text}");
         }
     }

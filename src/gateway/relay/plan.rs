@@ -141,7 +141,7 @@ impl Plan {
     /// What the client gets of an array: the messages beside the answer, and that. `None` where nothing in it is one.
     pub(in crate::gateway) fn one_answer(
         &self,
-        answers: Vec<Bytes>,
+        mut answers: Vec<Bytes>,
         others: Vec<Bytes>,
     ) -> Option<(Vec<Bytes>, Bytes)> {
         let (mut beside, mut instead) = (Vec::new(), None);
@@ -154,6 +154,8 @@ impl Plan {
                 Look::Withheld => {}
             }
         }
+        // An error without an id may be about something else where another has the request's.
+        answers.sort_by_key(|answer| matches!(Message::parse(answer), Ok(Message::Response { id: None, .. })));
         let last = match answers.into_iter().next() {
             Some(answer) => self.answer(answer),
             // A client whose own id stands upstream makes out by itself what answers it.
